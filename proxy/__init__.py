@@ -1,0 +1,1 @@
+"""The serving path: command line, configuration, wiring, client and worker connections, and the control process."""

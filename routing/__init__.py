@@ -1,0 +1,1 @@
+"""Which worker and why: estimate, pools, policies, as pure functions of a snapshot."""

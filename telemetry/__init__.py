@@ -1,0 +1,1 @@
+"""What happened: stream reader, meter, record, metric catalogue, and the sinks that records go to."""

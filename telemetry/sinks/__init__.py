@@ -1,0 +1,1 @@
+"""Where finished records go."""
