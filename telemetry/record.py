@@ -76,6 +76,7 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     reason: str | None = None
     phase: Phase | None = None  # only with outcome client_gone
     attempts: int = 0  # workers asked
+    pool_reason: str | None = None
     policy: str | None = None
     route_reason: str | None = None
     finish_reasons: tuple[str, ...] = ()

@@ -1,0 +1,46 @@
+# Everything a person does with this repository. Each target sets up what it needs; nothing has to be installed before
+# but Python 3.11 or newer, make and git.
+
+PYTHON := .venv/bin/python
+
+# Another active environment, or modules from elsewhere, must not leak into what runs here.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+export PYTHONNOUSERSITE := 1
+
+# The tests that compare the tree with the layout's rules and the generated pages with their sources; they take seconds.
+READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_catalog.py tests/proxy/test_config*.py)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fix bench clean runtime dev
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' Makefile | while IFS=@ read -r name text; do printf '%-14s %s\n' "$$name" "$$text"; done
+
+demo: runtime ## Run the gateway with simulated workers and light traffic; prints the URLs to try
+	@$(PYTHON) -m simulator.demo $(ARGS)
+
+test: check ## Run everything that decides whether a change may land (ARGS='-k …' reaches pytest)
+	@deploy/setup/test_tools.sh
+	@$(PYTHON) -m pytest $(ARGS)
+
+check: dev ## Check without writing: format, lint, types, generated pages, import arrows
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m mypy
+	@$(PYTHON) -m pytest -q $(READ_ONLY_TESTS)
+
+fix: dev ## Mend what can be mended: format, lint, generated pages
+	@$(PYTHON) -m ruff check --fix .
+	@$(PYTHON) -m ruff format .
+	@$(PYTHON) -m telemetry.reference
+	@$(PYTHON) -m proxy.config_reference
+
+bench: dev ## Measure the cost of the gateway (ARGS=… reaches the benchmark)
+	@$(PYTHON) -m benchmarks $(ARGS)
+
+clean: ## Remove everything that was made here: environment, caches, build results
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist ./*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+runtime dev:
+	@deploy/setup/venv.sh $@

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Sees to the real programs that some tests use. Installs what is missing where that is allowed (root, apt-get); otherwise
+# says what will be left out, which is a failure with REQUIRE_REAL=1.
+set -eu
+cd -- "$(dirname -- "$0")/../.."
+
+# program:Debian package:what is left out without it
+tools='
+promtool:prometheus:the checks of the metrics page by promtool
+'
+
+missing() {
+    echo "$tools" | while IFS=: read -r program package part; do
+        if [ -n "$program" ] && ! command -v "$program" >/dev/null; then
+            echo "$program:$package:$part"
+        fi
+    done
+}
+
+if [ -z "$(missing)" ]; then
+    exit 0
+fi
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    # shellcheck disable=SC2046  # one word a package
+    deploy/setup/debian.sh $(missing | cut -d: -f2 | sort -u) || echo "ridgeline: the installation failed" >&2
+fi
+missing | while IFS=: read -r program package part; do
+    echo "ridgeline: LEFT OUT: $part ($program is missing; Debian package: $package)" >&2
+done
+if [ -n "$(missing)" ] && [ "${REQUIRE_REAL:-}" = 1 ]; then
+    echo "ridgeline: REQUIRE_REAL=1 allows no omission" >&2
+    exit 1
+fi

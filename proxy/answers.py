@@ -1,0 +1,111 @@
+"""Bytes of what the gateway says itself: heads of answers, errors in the API's shape, and requests to workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from proxy.errors import ProxyError
+from proxy.framing import AnswerHead
+
+# Headers that belong to one connection (RFC 9110, 7.6.1), or that the gateway writes itself.
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_NOT_FROM_WORKER = HOP_BY_HOP | {b"content-length", b"set-cookie", b"server-timing", b"x-request-id", b"x-ridgeline-worker", b"x-ridgeline-pool"}
+
+_PHRASES = {
+    200: b"OK",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    415: b"Unsupported Media Type",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    504: b"Gateway Timeout",
+    505: b"HTTP Version Not Supported",
+}
+_STATUS_LINES = {status: b"HTTP/1.1 %d %s\r\n" % (status, phrase) for status, phrase in _PHRASES.items()}
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def status_line(status: int) -> bytes:
+    """The first line of an answer with ``status``."""
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+
+
+def error_body(error: ProxyError) -> bytes:
+    """The error as the OpenAI API writes one."""
+    kind = _ERROR_TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "server_error")
+    return msgspec.json.encode({"error": {"message": error.text, "type": kind, "param": None, "code": error.code}})
+
+
+def error_answer(error: ProxyError, request_id: str, *, closes: bool) -> bytes:
+    """A whole answer for a request that ends here."""
+    extra: list[tuple[bytes, bytes]] = []
+    if error.retry_after_seconds is not None:
+        extra.append((b"retry-after", b"%d" % error.retry_after_seconds))
+    if error.status == 401:
+        extra.append((b"www-authenticate", b"Bearer"))
+    return json_answer(error.status, error_body(error), request_id, closes=closes, extra=extra)
+
+
+def error_event(error: ProxyError) -> bytes:
+    """The same as a server-sent event, for a stream whose status has gone out."""
+    return b"data: " + error_body(error) + b"\n\n"
+
+
+def json_answer(
+    status: int, body: bytes, request_id: str, *, closes: bool, extra: Iterable[tuple[bytes, bytes]] = ()
+) -> bytes:
+    """A whole answer with a JSON body."""
+    more = b"".join(b"%b: %b\r\n" % pair for pair in extra)
+    return b"%bcontent-type: application/json\r\nx-request-id: %b\r\n%b%bcontent-length: %d\r\n\r\n%b" % (
+        status_line(status),
+        request_id.encode(),
+        more,
+        b"connection: close\r\n" if closes else b"",
+        len(body),
+        body,
+    )
+
+
+def passed_headers(head: AnswerHead) -> bytes:
+    """The worker's headers that the client gets, as lines: end-to-end ones, cookies left out, duplicates kept."""
+    lines = []
+    dropped = _NOT_FROM_WORKER
+    has_cache_control = False
+    for name, value in head.headers:
+        if name == b"connection" and value.strip().lower() not in (b"close", b"keep-alive"):
+            dropped = dropped | {option.strip().lower() for option in value.split(b",")}
+    for name, value in head.headers:
+        if name not in dropped:
+            lines.append(b"%b: %b\r\n" % (name, value))
+            has_cache_control = has_cache_control or name == b"cache-control"
+    if head.content_type.startswith(b"text/event-stream"):
+        # Proxies in front must not collect a stream.
+        lines.append(b"x-accel-buffering: no\r\n" if has_cache_control else b"cache-control: no-cache\r\nx-accel-buffering: no\r\n")
+    return b"".join(lines)

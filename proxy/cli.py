@@ -1,0 +1,130 @@
+"""The `ridgeline` command. Each subcommand imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="ridgeline",
+    help="OpenAI-compatible gateway for vLLM fleets that knows how fast your GPUs could be.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # locals may hold keys
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 (see the module)
+
+        typer.echo(f"ridgeline {version('ridgeline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    config: Annotated[Path, typer.Option(help="Configuration file.", metavar="FILE")],
+    processes: Annotated[int, typer.Option(min=1, max=64, help="Serving processes; one per core that traffic is to use.")] = 1,
+) -> None:
+    """Run the gateway. Exit status 2 when the configuration has problems."""
+    from proxy.config import ConfigError, load_config, warnings_of  # noqa: PLC0415
+
+    try:
+        settings = load_config(config, os.environ)
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    for warning in warnings_of(settings):
+        typer.echo(f"warning: {warning}", err=True)
+    command = supervisor_command(config.absolute(), settings.listen, processes, settings.limits.drain_seconds)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, command)  # noqa: S606 (the same interpreter; the supervisor stays small without our imports)
+
+
+def supervisor_command(config: Path, listen: str, processes: int, drain_seconds: float) -> list[str]:
+    """Return the command line of the supervisor, the program first."""
+    arguments = {
+        "--config": str(config),
+        "--listen": listen,
+        "--processes": str(processes),
+        "--drain-seconds": str(drain_seconds),
+    }
+    return [sys.executable, "-m", "proxy.supervisor", *(word for pair in arguments.items() for word in pair)]
+
+
+@app.command()
+def check(
+    file: Annotated[Path | None, typer.Argument(help="Configuration file.", metavar="FILE", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the configuration and exit.")] = False,
+) -> None:
+    """Validate a configuration; print every value in force and where it came from. Exit status 2 when it has problems."""
+    if schema:
+        from proxy.config_reference import schema_text  # noqa: PLC0415
+
+        typer.echo(schema_text(), nl=False)
+        return
+    if file is None:
+        typer.echo("name a configuration file: ridgeline check FILE", err=True)
+        raise typer.Exit(2)
+    from rich.console import Console  # noqa: PLC0415
+
+    from proxy.check import check_file  # noqa: PLC0415
+
+    raise typer.Exit(check_file(file, os.environ, as_json=as_json, console=Console()))
+
+
+@app.command()
+def simulate(
+    model: Annotated[str, typer.Option(help="Name of the model it serves.")],
+    gpu: Annotated[str, typer.Option(help="GPU whose timing it takes, such as h100-sxm.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    max_model_len: Annotated[int, typer.Option(min=1, help="Most tokens of prompt and output together.")] = 131_072,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Most sequences that run at once.")] = 64,
+    api_key: Annotated[str | None, typer.Option(help="Key wanted below /v1.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="What texts and lengths are drawn from.")] = 0,
+    speed: Annotated[float, typer.Option(help="2 makes everything take half its time.")] = 1.0,
+) -> None:
+    """Run one simulated worker. Exit status 2 for an unknown GPU or an address that cannot be had."""
+    from simulator.worker import run  # noqa: PLC0415
+
+    try:
+        run(
+            model,
+            gpu,
+            port,
+            host,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            api_key=api_key,
+            seed=seed,
+            speed=speed,
+        )
+    except (ValueError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,311 @@
+"""A client's connection: reads requests one after another, and writes what their exchanges give it."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from time import monotonic as clock
+from typing import TYPE_CHECKING, cast
+
+from proxy import answers
+from proxy.errors import ClientFault, ProxyError
+from proxy.exchange import Exchange
+from proxy.framing import ChunkDecoder, FramingError
+from proxy.request_head import MAX_HEAD_BYTES, RequestHead, parse_request_head
+
+if TYPE_CHECKING:
+    from proxy.serving import Serving
+
+_MAX_AHEAD_BYTES = 64 * 1024  # of a next request that arrives while one is being answered
+_LINGER_SECONDS = 2.0  # how long a client may still send what nobody reads, so that it can read its error
+_LINGER_BYTES = 64 * 1024 * 1024
+
+
+class _State(Enum):
+    HEAD = "head"
+    BODY = "body"
+    ANSWER = "answer"
+    LINGER = "linger"  # answered; what still comes is thrown away until the client has closed
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection of a client. At most one request is under way on it; what comes behind waits its turn."""
+
+    __slots__ = (
+        "_ahead",
+        "_decoder",
+        "_exchange",
+        "_lingered_bytes",
+        "_missing_bytes",
+        "_parts",
+        "_reads",
+        "_serving",
+        "_since",
+        "_size",
+        "_state",
+        "_transport",
+        "is_open",
+        "will_keep_alive",
+    )
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._transport: asyncio.Transport | None = None
+        self._state = _State.HEAD
+        self._exchange: Exchange | None = None
+        self._ahead = b""  # bytes not looked at yet
+        self._since = clock()  # when this state began; in HEAD since the first byte, if there is one
+        self._parts: list[bytes] = []  # of the body
+        self._size = 0
+        self._missing_bytes = 0
+        self._decoder: ChunkDecoder | None = None
+        self._lingered_bytes = 0
+        self._reads = True
+        self.is_open = False
+        self.will_keep_alive = True
+
+    def __repr__(self) -> str:
+        return f"<ClientConnection {self._state.value}, {self._exchange!r}>"
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.is_open = True
+        self._serving.clients.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone; a request that is under way goes with it."""
+        self.is_open = False
+        self._serving.clients.discard(self)
+        exchange, self._exchange = self._exchange, None
+        self._parts = []
+        if exchange is not None:
+            exchange.client_gone()
+
+    def eof_received(self) -> bool:
+        """A client that will send no more has left, even if it could still read."""
+        if self._exchange is not None:
+            self.abort()
+        return False
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than its answer arrives."""
+        if self._exchange is not None:
+            self._exchange.client_paused(clock())
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        if self._exchange is not None:
+            self._exchange.client_resumed(clock())
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request."""
+        if self._state is _State.HEAD:
+            if not self._ahead:
+                self._since = clock()
+            self._take_head(self._ahead + data if self._ahead else data)
+        elif self._state is _State.BODY:
+            self._take_body(data)
+        elif self._state is _State.ANSWER:
+            self._ahead += data
+            if len(self._ahead) > _MAX_AHEAD_BYTES and self._reads and self._transport is not None:
+                # A client may send its next request early, but not without bound. Its leaving goes unseen meanwhile.
+                self._transport.pause_reading()
+                self._reads = False
+        else:
+            self._lingered_bytes += len(data)
+            if self._lingered_bytes > _LINGER_BYTES:
+                self.abort()
+
+    # Requests
+
+    def _take_head(self, data: bytes) -> None:
+        data = data.lstrip(b"\r\n") if data[:1] in b"\r\n" else data
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            self._ahead = data
+            if len(data) > MAX_HEAD_BYTES:
+                self._refuse_unread(ClientFault("head_too_large", f"A request head may have {MAX_HEAD_BYTES} bytes.", status=431))
+            elif b"\n\n" in data or (b"\n" in data and b"\r\n" not in data):
+                self._refuse_unread(ClientFault("bad_request", "Lines of a request head end in CR LF."))
+            return
+        self._ahead = b""
+        if end > MAX_HEAD_BYTES:
+            self._refuse_unread(ClientFault("head_too_large", f"A request head may have {MAX_HEAD_BYTES} bytes.", status=431))
+            return
+        try:
+            head = parse_request_head(data[: end + 4])
+        except ClientFault as fault:
+            self._refuse_unread(fault)
+            return
+        self._begin(head, data[end + 4 :])
+
+    def _begin(self, head: RequestHead, rest: bytes) -> None:
+        serving = self._serving
+        if serving.answer_probe(self, head, rest):
+            return
+        endpoint = serving.endpoint(head.method, head.path)
+        self._exchange = exchange = Exchange(serving, self, head, endpoint, self._since)
+        serving.exchanges.add(exchange)
+        self.will_keep_alive = head.keeps_alive and not serving.is_draining
+        has_body = head.is_chunked or bool(head.content_length)
+        self._state = _State.BODY
+        try:
+            if endpoint.fault is not None:
+                raise endpoint.fault()
+            exchange.admit()
+        except ProxyError as error:
+            self.will_keep_alive = self.will_keep_alive and not has_body
+            if not has_body:
+                self._state = _State.ANSWER
+                self._ahead = rest
+            exchange.fail(error)
+            return
+        self._parts = []
+        self._size = 0
+        self._decoder = ChunkDecoder() if head.is_chunked else None
+        self._missing_bytes = head.content_length or 0
+        if head.expects_continue and has_body and not rest and head.is_http11:
+            self.write(answers.CONTINUE)
+        if has_body and not rest:
+            return
+        self._take_body(rest)
+
+    def _take_body(self, data: bytes) -> None:
+        exchange = self._exchange
+        assert exchange is not None
+        decoder = self._decoder
+        if decoder is None:
+            missing = self._missing_bytes
+            if len(data) < missing:
+                self._parts.append(data)
+                self._missing_bytes = missing - len(data)
+                return
+            if len(data) > missing:
+                self._ahead = data[missing:]
+                data = data[:missing]
+        else:
+            try:
+                data = decoder.feed(data)
+                self._size += len(data)
+                exchange.check_size(self._size)
+            except FramingError as error:
+                self._refuse_body(ClientFault("bad_request", f"The chunked body could not be read: {error}."))
+                return
+            except ProxyError as error:
+                self._refuse_body(error)
+                return
+            if not decoder.ended:
+                self._parts.append(data)
+                return
+            self._ahead = decoder.rest
+        parts = self._parts
+        if parts:
+            parts.append(data)
+            data = b"".join(parts)
+            self._parts = []
+        self._state = _State.ANSWER
+        exchange.run(data, clock())
+
+    def _refuse_body(self, error: ProxyError) -> None:
+        self.will_keep_alive = False
+        assert self._exchange is not None
+        self._parts = []
+        self._exchange.fail(error)
+
+    def _refuse_unread(self, fault: ClientFault) -> None:
+        """A head that cannot be read: there is no telling where the next request would begin."""
+        serving = self._serving
+        self.will_keep_alive = False
+        self._exchange = exchange = Exchange(serving, self, RequestHead(), serving.no_endpoint, self._since)
+        serving.exchanges.add(exchange)
+        exchange.fail(fault)
+
+    # What exchanges call
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client, unless it has left."""
+        if self.is_open:
+            self._transport.write(data)  # type: ignore[union-attr]
+
+    def reply_to_probe(self, status: int, body: bytes, head: RequestHead, rest: bytes) -> None:
+        """Answer a probe of the process; no exchange, no record. ``rest`` is what came behind its head."""
+        self._ahead = rest
+        closes = not head.keeps_alive
+        self.write(
+            b"%bcontent-type: text/plain\r\n%bcontent-length: %d\r\n\r\n%b"
+            % (
+                answers.status_line(status),
+                b"connection: close\r\n" if closes else b"",
+                len(body),
+                body if head.method == b"GET" else b"",
+            )
+        )
+        self.will_keep_alive = not closes
+        self._state = _State.ANSWER
+        self.answer_done(True)
+
+    def refuse(self, error: ProxyError, request_id: str) -> None:
+        """Send an error as the whole answer."""
+        closes = not self.will_keep_alive or self._state is _State.BODY
+        self.write(answers.error_answer(error, request_id, closes=closes))
+        self.answer_done(not closes)
+
+    def answer_done(self, can_keep_alive: bool) -> None:
+        """The exchange has ended with a whole answer: the next request can come, or the connection ends."""
+        self._exchange = None
+        if not self.is_open or self._transport is None:
+            return
+        if not can_keep_alive or not self.will_keep_alive:
+            if self._state is _State.ANSWER:
+                self.close()
+            else:
+                self._linger()
+            return
+        self._state = _State.HEAD
+        self._since = clock()
+        if not self._reads:
+            self._reads = True
+            self._transport.resume_reading()
+        if self._ahead:
+            ahead, self._ahead = self._ahead, b""
+            # In a call of its own: many small requests in one read must not grow the stack.
+            self._serving.loop.call_soon(self._resume, ahead)
+
+    def _resume(self, ahead: bytes) -> None:
+        if self.is_open and self._state is _State.HEAD:
+            self._take_head(ahead + self._ahead)
+
+    def _linger(self) -> None:
+        """The client may still be sending: a plain close would reset the connection before it has read the answer."""
+        assert self._transport is not None
+        self._state = _State.LINGER
+        self._since = clock()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def close(self) -> None:
+        """End the connection when what was written has gone out."""
+        self._exchange = None
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def expire(self, now: float) -> None:
+        """Called about twice a second: close what is idle or slow. Running requests have limits of their own."""
+        limits = self._serving.topology.limits
+        since = now - self._since
+        if self._state is _State.HEAD:
+            if self._ahead:
+                if since > limits.request_head_seconds:
+                    self._refuse_unread(ClientFault("request_timeout", "The request head did not arrive in time.", status=408))
+            elif since > limits.client_idle_seconds or self._serving.is_draining:
+                self.close()
+        elif self._state is _State.LINGER and since > _LINGER_SECONDS:
+            self.abort()

@@ -1,0 +1,283 @@
+"""What can be configured: the settings with their units, defaults and bounds, and how a file becomes a `Config`.
+
+Field descriptions are the reference: `docs/reference/configuration.md`, the JSON schema and error texts are made of them.
+What one value must be stands here; what several values must be together stands in `proxy.config_checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
+
+from proxy.config_checks import LISTENERS, cross_problems, warnings_of
+from proxy.config_errors import ConfigError, Problem, RefusedError
+from proxy.config_file import Document, kind_of, parse_document, read_text
+from proxy.config_problems import problems_of
+from proxy.config_values import (
+    Address,
+    BaseUrl,
+    Count,
+    ModelName,
+    Name,
+    PoolName,
+    Seconds,
+    SecondsOrZero,
+    Sha256,
+    Text,
+    WorkerKey,
+    known_policy,
+    list_of_workers,
+)
+from proxy.worker_url import parse_worker_url
+from routing.topology import Limits
+
+__all__ = ["Config", "ConfigError", "Problem", "load_config", "parse_config", "read_config", "warnings_of"]
+
+_DEFAULT = Limits()
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=False)
+
+
+def _url_or_mapping(schema: dict[str, Any]) -> None:
+    mapping = dict(schema)
+    schema.clear()
+    schema["anyOf"] = [{"type": "string", "description": "The base URL alone."}, mapping]
+
+
+class WorkerConfig(_Section):
+    """One vLLM server: its base URL, or a mapping with `name` and `url`."""
+
+    model_config = ConfigDict(json_schema_extra=_url_or_mapping)
+
+    url: BaseUrl = Field(
+        description=("Base URL, http only. A slash or `/v1` at the end is dropped, a path before it is kept; IPv6 in brackets.")
+    )
+    name: Name | None = Field(
+        default=None,
+        description=(
+            "Label in metrics, logs and `x-ridgeline-worker`; unique among all workers. When absent: "
+            "`host:port` and the path of the URL, if any."
+        ),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"url": value}
+        if not isinstance(value, Mapping | WorkerConfig):
+            raise RefusedError(f"is {kind_of(value)}", "write a URL, or {name: …, url: …}")
+        return value
+
+    @property
+    def label(self) -> str:
+        """The name in force."""
+        return self.name or parse_worker_url(self.url).default_name
+
+
+def _defaults_come_from_limits(schema: dict[str, Any]) -> None:
+    for setting in schema["properties"].values():
+        del setting["default"]
+
+
+class PoolLimits(_Section):
+    """Bounds on a request once its pool is known. In a pool, what is absent is taken from the overall `limits`."""
+
+    model_config = ConfigDict(json_schema_extra=_defaults_come_from_limits)
+
+    connect_seconds: Seconds = Field(default=_DEFAULT.connect_seconds, description="Seconds to make a connection to a worker.")
+    first_byte_seconds: Seconds = Field(
+        default=_DEFAULT.first_byte_seconds, description="Seconds from the request sent to the first byte of the answer's body."
+    )
+    token_gap_seconds: Seconds = Field(
+        default=_DEFAULT.token_gap_seconds, description="Seconds between two events of a stream; comments do not count."
+    )
+    write_seconds: Seconds = Field(
+        default=_DEFAULT.write_seconds, description="Seconds a client may take no byte while bytes wait for it."
+    )
+    total_seconds: Seconds | None = Field(
+        default=_DEFAULT.total_seconds,
+        description="Seconds from the request fully received to the answer complete; null: no bound.",
+    )
+    head_hold_seconds: SecondsOrZero = Field(
+        default=_DEFAULT.head_hold_seconds,
+        description=(
+            "Seconds the head of an answer is held back for its first event, so that an early error keeps its status."
+        ),
+    )
+    worker_idle_seconds: Seconds = Field(
+        default=_DEFAULT.worker_idle_seconds,
+        description=("Seconds an unused connection to a worker is kept; below the worker's own keep-alive (5 s in vLLM)."),
+    )
+
+
+class LimitsConfig(PoolLimits):
+    """Bounds on every request. Those that hold before a pool is chosen exist here only."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: None)
+
+    body_bytes: Count = Field(default=_DEFAULT.body_bytes, description="Bytes of the largest request body; above it 413.")
+    drain_seconds: SecondsOrZero = Field(
+        default=_DEFAULT.drain_seconds,
+        description="Seconds from SIGTERM until running requests are ended; below the grace period of the pod.",
+    )
+    request_head_seconds: Seconds = Field(
+        default=_DEFAULT.request_head_seconds, description="Seconds from the first byte of a request's head to its end."
+    )
+    request_body_seconds: Seconds = Field(
+        default=_DEFAULT.request_body_seconds, description="Seconds from the end of a request's head to the end of its body."
+    )
+    client_idle_seconds: Seconds = Field(
+        default=_DEFAULT.client_idle_seconds, description="Seconds a client's connection is kept between two requests."
+    )
+
+
+class PoolConfig(_Section):
+    """Workers that can stand in for each other: same model, same context range."""
+
+    name: PoolName = Field(
+        description="Label in metrics, logs and `x-ridgeline-pool`; unique within the model. `none` is reserved."
+    )
+    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1), BeforeValidator(list_of_workers)] = Field(
+        description="The workers, each a base URL or a mapping with `name` and `url`."
+    )
+    max_total_tokens: Count | None = Field(
+        default=None,
+        description=(
+            "Prompt and output budget in tokens that the pool accepts; null: no bound. The smallest pool "
+            "that accepts a request gets it."
+        ),
+    )
+    policy: Annotated[Literal["round-robin", "least-load"], BeforeValidator(known_policy)] = Field(
+        default="least-load", description="How a worker is chosen: `least-load` by tokens in flight, or `round-robin`."
+    )
+    ask_usage: bool = Field(
+        default=True,
+        description=(
+            "Ask workers for token usage in streams whose client did not, and take it out again. Without it "
+            "such streams have no token counts."
+        ),
+    )
+    worker_key: WorkerKey | None = Field(
+        default=None, description="Sent to these workers as Bearer token; when absent the overall `worker_key`. Secret."
+    )
+    limits: PoolLimits = Field(default_factory=PoolLimits, description="Overrides of the overall `limits` for this pool.")
+    gpu: Text | None = Field(
+        default=None,
+        description=(
+            "GPU of the workers, such as `h100-sxm`. Describes the fleet for the limit figures; they are not computed yet."
+        ),
+    )
+    gpus_per_worker: Count | None = Field(default=None, description="GPUs of one worker, a count. For the limit figures later.")
+    tensor_parallel: Count | None = Field(
+        default=None, description="Tensor-parallel size of one worker, a count of GPUs. For the limit figures later."
+    )
+    weight_dtype: Text | None = Field(
+        default=None, description="Number format of the weights, such as `bf16` or `fp8`. For the limit figures later."
+    )
+    kv_dtype: Text | None = Field(
+        default=None, description="Number format of the KV cache, such as `fp8`. For the limit figures later."
+    )
+
+
+class ModelConfig(_Section):
+    """What clients ask for by name, and who serves it: either `workers` or `pools`."""
+
+    name: ModelName = Field(description="What clients send as `model`, and what workers get. `unknown` is reserved.")
+    aliases: tuple[ModelName, ...] = Field(default=(), description="Further names for the same model; workers get `name`.")
+    shape: Text | dict[str, JsonValue] | None = Field(
+        default=None,
+        description=(
+            "A known model shape, the path of a config.json, or its fields inline. Kept as given, for the limit figures later."
+        ),
+    )
+    workers: Annotated[tuple[WorkerConfig, ...], BeforeValidator(list_of_workers)] = Field(
+        default=(), description="Workers of a single pool named `default`, each a base URL or a mapping with `name` and `url`."
+    )
+    pools: tuple[PoolConfig, ...] = Field(
+        default=(), description="Pools with different ranges of context length, in any order."
+    )
+
+    @property
+    def pools_in_force(self) -> tuple[PoolConfig, ...]:
+        """The pools, or the one pool that `workers` stands for; smallest range first, no bound last."""
+        pools = self.pools or (PoolConfig(name="default", workers=self.workers),)
+        return tuple(sorted(pools, key=lambda pool: (pool.max_total_tokens is None, pool.max_total_tokens or 0)))
+
+
+class KeyConfig(_Section):
+    """An API key for clients. Only its SHA-256 is written down."""
+
+    name: Name = Field(description="Label in metrics and logs; unique.")
+    sha256: Sha256 = Field(repr=False, description='SHA-256 of the key, 64 hexadecimal digits: `printf %s "$KEY" | sha256sum`.')
+    models: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        default=None, description="Names of the models the key may use; absent: all."
+    )
+
+
+class LogConfig(_Section):
+    """One JSON line a request."""
+
+    path: Text = Field(default="-", description="File that lines are appended to; `-` is standard output.")
+
+
+class Config(_Section):
+    """Settings of a gateway. Every text may hold `${NAME}` for an environment variable; `$${` stands for `${` itself."""
+
+    listen: Address = Field(default=LISTENERS["listen"], description="host:port for clients.")
+    observe_listen: Address = Field(
+        default=LISTENERS["observe_listen"],
+        description="host:port for Prometheus and probes: /metrics, /livez, /readyz. Read-only.",
+    )
+    admin_listen: Address = Field(
+        default=LISTENERS["admin_listen"],
+        description=("host:port for administration: state and recent records, which name keys and models. Keep it private."),
+    )
+    models: tuple[ModelConfig, ...] = Field(min_length=1, description="What is served, at least one.")
+    worker_key: WorkerKey | None = Field(
+        default=None,
+        description="Sent to workers as Bearer token; absent: none. A client's own token is never passed on. Secret.",
+    )
+    keys: tuple[KeyConfig, ...] = Field(
+        default=(), description="API keys of clients; none: everyone who reaches `listen` may use every model."
+    )
+    limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on every request.")
+    log: LogConfig = Field(default_factory=LogConfig, description="Where the request log goes.")
+
+
+def read_config(text: str, environ: Mapping[str, str], source: str) -> tuple[Config, Document]:
+    """Return the configuration a YAML text holds, and where each value stands. Raises `ConfigError` with every problem."""
+    document, problems = parse_document(text, environ, source)
+    try:
+        config = Config.model_validate(document.tree)
+    except ValidationError as error:
+        config = None
+        spoilt = {problem.path for problem in problems}  # what the reader could not make sense of has no other fault
+        problems += [problem for problem in problems_of(error, document, Config) if problem.path not in spoilt]
+    problems += cross_problems(document)
+    if problems or config is None:
+        raise ConfigError(problems, source)
+    return config, document
+
+
+def parse_config(text: str, environ: Mapping[str, str], source: str) -> Config:
+    """Return the configuration a YAML text holds. Raises `ConfigError` with every problem; ``source`` names it there."""
+    return read_config(text, environ, source)[0]
+
+
+def load_config(path: Path, environ: Mapping[str, str]) -> Config:
+    """Return the configuration of a file. Raises `ConfigError` with every problem, also when it cannot be read."""
+    return parse_config(read_text(path), environ, str(path))

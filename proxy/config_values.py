@@ -1,0 +1,109 @@
+"""What one value of a configuration must be: the types of the settings, each judging without knowing its place."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+
+from proxy.config_errors import RefusedError
+from proxy.worker_url import parse_listen_address, parse_worker_url
+from routing.topology import NO_POOL, UNKNOWN_MODEL
+
+POLICIES = ("round-robin", "least-load")
+MAX_NAME_LENGTH = 200
+MAX_SECONDS = 7 * 24 * 3600
+
+
+def _not_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise RefusedError("is a boolean", "write a number")
+    return value
+
+
+def _label(text: str) -> str:
+    """Judge a name that becomes a label of metrics and may travel in a header."""
+    if text != text.strip() or any(not " " <= character <= "~" for character in text):
+        raise RefusedError("has blanks at an end, or characters outside printable ASCII", "use letters, digits and - . _ : /")
+    return text
+
+
+def _model_name(text: str) -> str:
+    if text != text.strip() or not text.isprintable():
+        raise RefusedError("has blanks at an end, or characters that cannot be printed", "write the name that clients send")
+    if text == UNKNOWN_MODEL:
+        raise RefusedError(
+            f"`{UNKNOWN_MODEL}` is reserved: metrics use it for requests whose model is not configured", "use another name"
+        )
+    return text
+
+
+def _pool_name(text: str) -> str:
+    if text == NO_POOL:
+        raise RefusedError(f"`{NO_POOL}` is reserved: metrics use it for requests that reached no pool", "use another name")
+    return _label(text)
+
+
+def _worker_key(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value()
+    if not text:
+        raise RefusedError("is empty", "give the key, or leave worker_key out")
+    if any(not "!" <= character <= "~" for character in text):
+        raise RefusedError("has a blank, a line break or a character outside ASCII", "give the bare key, without `Bearer`")
+    return secret
+
+
+def _sha256(text: str) -> str:
+    if not re.fullmatch("[0-9A-Fa-f]{64}", text):
+        raise RefusedError(
+            "is not a SHA-256 (64 hexadecimal digits); the value is not shown, as it may be the key itself",
+            'printf %s "$KEY" | sha256sum',
+        )
+    if text.lower() == hashlib.sha256(b"").hexdigest():
+        raise RefusedError("is the SHA-256 of an empty text", 'printf %s "$KEY" | sha256sum')
+    return text.lower()
+
+
+def _not_a_port(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise RefusedError("is a number without a host", f"write 0.0.0.0:{value} or 127.0.0.1:{value}")
+    return value
+
+
+def _listen(text: str) -> str:
+    return str(parse_listen_address(text))
+
+
+def list_of_workers(value: object) -> object:
+    """Raise `RefusedError` for forms of `workers` that are no list."""
+    if isinstance(value, Mapping):
+        raise RefusedError(
+            f"finding workers by {', '.join(map(str, value)) or 'discovery'} is not supported yet",
+            "list their URLs: [http://10.0.0.11:8000]",
+        )
+    if isinstance(value, str):
+        raise RefusedError("is a single text", "put the URL into a list: [http://10.0.0.11:8000]")
+    return value
+
+
+def known_policy(value: object) -> object:
+    """Raise `RefusedError` for policies that are to come."""
+    if value in ("power-of-two", "prefix-affinity", "session", "fastest"):
+        raise RefusedError(f"the policy {value} is not supported yet", f"write {' or '.join(POLICIES)}")
+    return value
+
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_label)]
+ModelName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_model_name)]
+PoolName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_pool_name)]
+Address = Annotated[str, BeforeValidator(_not_a_port), AfterValidator(_listen)]
+Count = Annotated[int, Field(ge=1, le=2**53), BeforeValidator(_not_boolean)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False), BeforeValidator(_not_boolean)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False), BeforeValidator(_not_boolean)]
+Text = Annotated[str, Field(min_length=1)]
+WorkerKey = Annotated[SecretStr, AfterValidator(_worker_key)]
+Sha256 = Annotated[str, AfterValidator(_sha256)]
+BaseUrl = Annotated[str, AfterValidator(lambda text: parse_worker_url(text).url)]

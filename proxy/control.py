@@ -1,0 +1,250 @@
+"""The control process: everything of a gateway that may take time, so that the serving processes only serve.
+
+It merges and exposes the figures, logs the records, probes the workers. It runs at lower priority, and when it is away the
+serving processes go on without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import signal
+import sys
+from collections import deque
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from aiohttp import ClientSession, web
+
+from proxy.config import Config, ConfigError, load_config
+from proxy.listener import bound_address, open_listener
+from proxy.notices import notice
+from proxy.observer import GatewayView, ServingArrays, Site, admin_app, observer_app
+from proxy.probe import WorkerCells, WorkerProbe, open_session
+from proxy.records import RecordReceiver
+from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, RECORDS_SOCKET
+from proxy.supervisor import EXIT_CONFIGURATION, EXIT_OK
+from proxy.wiring import build_topology
+from routing.topology import Topology
+from telemetry.catalog import Writer
+from telemetry.cells import Cells, create_cells, map_cells, reset_gauges
+from telemetry.layout import Layout, slot
+from telemetry.record import RequestRecord
+from telemetry.sinks.jsonlog import JsonLog
+
+_log = logging.getLogger("proxy.control")  # the module runs as __main__
+
+_NICENESS = 5
+_DRAIN_SECONDS = 2.0
+_LOG_CLOSE_SECONDS = 2.0
+_LAG_PERIOD_SECONDS = 0.5
+_LAG_SAMPLES = 30  # the gauge is the largest of the last 15 s, so that scrapes see each stall
+_LOSS_PERIOD_SECONDS = 10.0
+_FIRST_PROBES_SECONDS = 1.0  # over which the first probes of a large fleet are spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the supervisor says."""
+
+    config: Path
+    run_dir: Path
+    processes: int
+    parent_fd: int | None  # a pipe whose end means that the supervisor is gone
+
+
+class CannotStartError(Exception):
+    """A setting names something that cannot be opened; the text says which and why."""
+
+
+def open_control_cells(directory: Path, layout: Layout) -> Cells:
+    """Return this process's cells. A new file appears with unknown gauges already in it, since 0 would mean *down*.
+
+    Left by an earlier control process, counters go on, and its last verdicts stand until the first probes.
+    """
+    path = directory / CONTROL_CELLS
+    left = map_cells(path, layout)
+    if left is not None:
+        left.close()
+        return create_cells(path, layout)
+    staging = directory / f"{CONTROL_CELLS}.start"
+    cells = create_cells(staging, layout)
+    reset_gauges(cells, layout, Writer.CONTROL)
+    staging.replace(path)
+    return cells
+
+
+async def run(config: Config, options: Options) -> None:
+    """Run until SIGTERM, SIGINT or the end of the supervisor. Raises CannotStartError at the start."""
+    stop = asyncio.Event()
+    _watch_for_the_end(stop, options.parent_fd)
+    topology = build_topology(config)
+    layout = Layout.of(topology)
+    # Undone in reverse: probes end first, then what the sockets still hold is read and logged, and scrapes work until then.
+    async with AsyncExitStack() as stack:
+        cells = open_control_cells(options.run_dir, layout)
+        stack.callback(cells.close)
+        log = _open_log(config.log.path)
+        view = GatewayView(
+            topology=topology,
+            layout=layout,
+            version=version("ridgeline"),
+            control=cells.values,
+            serving=ServingArrays(options.run_dir, layout, options.processes),
+            log_dropped=lambda: log.dropped,
+        )
+
+        def take(records: list[RequestRecord]) -> None:
+            view.recent.extend(records)
+            for record in records:
+                log.write(record)
+
+        addresses = [
+            await _serve(observer_app(view), "observe_listen", config.observe_listen, stack),
+            await _serve(admin_app(view), "admin_listen", config.admin_listen, stack),
+        ]
+        stack.push_async_callback(asyncio.to_thread, log.close, _LOG_CLOSE_SECONDS)
+        receiver = RecordReceiver(options.run_dir / RECORDS_SOCKET, take, on_fault=_log.error)
+        await receiver.start()
+        stack.push_async_callback(receiver.close)
+        stack.push_async_callback(receiver.drain, _DRAIN_SECONDS)
+        session = await stack.enter_async_context(open_session())
+        tasks = [asyncio.create_task(probe.run(delay)) for probe, delay in _probes(topology, layout, cells, session)]
+        tasks.append(asyncio.create_task(_watch_lag(cells.values, options.run_dir / CONTROL_CELLS)))
+        tasks.append(asyncio.create_task(_watch_losses(log)))
+        stack.push_async_callback(_cancel, tasks)
+        _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")
+        await stop.wait()
+
+
+def _watch_for_the_end(stop: asyncio.Event, parent_fd: int | None) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if parent_fd is not None:
+
+        def parent_gone() -> None:
+            loop.remove_reader(parent_fd)
+            stop.set()
+
+        loop.add_reader(parent_fd, parent_gone)
+
+
+def _open_log(path: str) -> JsonLog:
+    try:
+        return JsonLog(path, on_fault=lambda text: notice("ERROR", text))
+    except OSError as error:
+        raise CannotStartError(f"cannot open the request log {path}: {error.strerror}") from error
+
+
+async def _serve(app: web.Application, setting: str, address: str, stack: AsyncExitStack) -> str:
+    """Start a site; return the address it is bound to."""
+    try:
+        listener = open_listener(address)
+    except OSError as error:
+        raise CannotStartError(f"cannot listen on {address} ({setting}): {error.strerror}") from error
+    site = Site(app)
+    stack.push_async_callback(site.stop)
+    await site.start(listener)
+    return bound_address(listener)
+
+
+def _probes(topology: Topology, layout: Layout, cells: Cells, session: ClientSession) -> list[tuple[WorkerProbe, float]]:
+    """Return one probe per worker, with the seconds to wait before its first turn."""
+    spread = min(_FIRST_PROBES_SECONDS, 0.002 * len(topology.workers))
+    return [
+        (
+            WorkerProbe(
+                worker,
+                session=session,
+                cells=WorkerCells(cells.values, layout, worker),
+                worker_key=pool.worker_key,
+            ),
+            random.uniform(0.0, spread),  # noqa: S311 -- jitter
+        )
+        for pool in topology.pools
+        for worker in pool.workers
+    ]
+
+
+async def _watch_lag(values: memoryview[float], file: Path) -> None:
+    """Measure how late the loop is. The modification time of the file is this process's sign of life to the others."""
+    loop = asyncio.get_running_loop()
+    cell = slot("ridgeline_control_lag_seconds")
+    lags: deque[float] = deque(maxlen=_LAG_SAMPLES)
+    while True:
+        due_at = loop.time() + _LAG_PERIOD_SECONDS
+        await asyncio.sleep(_LAG_PERIOD_SECONDS)
+        lags.append(max(0.0, loop.time() - due_at))
+        values[cell] = max(lags)
+        with suppress(OSError):
+            os.utime(file)
+
+
+async def _watch_losses(log: JsonLog) -> None:
+    told = 0
+    while True:
+        await asyncio.sleep(_LOSS_PERIOD_SECONDS)
+        if log.dropped > told:
+            _log.warning("request log: %d lines lost, %d since the start", log.dropped - told, log.dropped)
+            told = log.dropped
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _publish(path: Path, text: str) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+class _NoticeHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        notice(record.levelname, self.format(record))
+
+
+def configure_logging() -> None:
+    """Send what is logged here, and warnings of libraries, to standard error in the form of `notice`."""
+    logging.basicConfig(handlers=[_NoticeHandler()], level=logging.WARNING, format="%(message)s")
+    logging.getLogger("proxy").setLevel(logging.INFO)
+
+
+def parse_options(arguments: list[str]) -> Options:
+    """Return the options; ends the process with code 2 when they are wrong."""
+    parser = argparse.ArgumentParser(prog="proxy.control")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--parent-fd", type=int)
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+def main() -> int:
+    """Run the process; return its exit code."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    options = parse_options(sys.argv[1:])
+    os.nice(_NICENESS)
+    configure_logging()
+    try:
+        config = load_config(options.config, os.environ)
+        asyncio.run(run(config, options))
+    except ConfigError as error:
+        notice("ERROR", str(error))
+        return EXIT_CONFIGURATION
+    except CannotStartError as error:
+        notice("ERROR", str(error))
+        return EXIT_CONFIGURATION
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

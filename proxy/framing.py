@@ -1,0 +1,226 @@
+"""Where an HTTP/1.1 message ends: heads of answers, and bodies in chunks.
+
+Sans-IO. Bytes of a peer go in, payload comes out; whatever cannot be read the same way by everybody raises `FramingError`,
+because two parsers that disagree about the end of a message are how requests get smuggled.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import httptools
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_SIZE_LINE_BYTES = 256  # of a chunk, with its extensions
+MAX_TRAILER_BYTES = 8 * 1024
+
+_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_PLAIN_SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
+_DIGITS = re.compile(rb"[0-9]{1,18}")
+
+
+class FramingError(Exception):
+    """The peer's bytes have no agreed meaning. The text names what is wrong and holds none of the peer's data."""
+
+
+@dataclass(slots=True, eq=False)
+class AnswerHead:
+    """Status line and headers of a worker's answer, with what its framing says about the body."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]  # names in lower case
+    content_length: int | None
+    is_chunked: bool
+    keeps_alive: bool
+    content_type: bytes
+    is_encoded: bool  # a Content-Encoding other than identity
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether the body is a stream of server-sent events that can be read as it is."""
+        return self.content_type.startswith(b"text/event-stream") and not self.is_encoded
+
+
+class _HeaderList:
+    """Callback target of httptools; a fresh one for each head."""
+
+    __slots__ = ("headers",)
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+
+def parse_answer_head(head: bytes) -> AnswerHead:
+    """Read a complete head, blank line included.
+
+    Raises `FramingError` for a head that is no HTTP/1 or whose length fields contradict each other.
+    """
+    target = _HeaderList()
+    parser = httptools.HttpResponseParser(target)
+    try:
+        parser.feed_data(head)
+    except httptools.HttpParserUpgrade as upgrade:
+        raise FramingError("the worker tried to switch protocols") from upgrade
+    except httptools.HttpParserError as error:
+        raise FramingError(f"unreadable head ({type(error).__name__})") from error
+    status = parser.get_status_code()
+    content_length: int | None = None
+    is_chunked = False
+    is_encoded = False
+    content_type = b""
+    closes = parser.get_http_version() != "1.1"
+    for name, value in target.headers:
+        if name == b"content-length":
+            if content_length is not None or not _DIGITS.fullmatch(value):
+                raise FramingError("more than one length, or one that is no number")
+            content_length = int(value)
+        elif name == b"transfer-encoding":
+            if is_chunked or value.strip().lower() != b"chunked":
+                raise FramingError("a transfer coding other than chunked")
+            is_chunked = True
+        elif name == b"content-type":
+            content_type = value.strip().lower()
+        elif name == b"content-encoding":
+            is_encoded = value.strip().lower() not in (b"", b"identity")
+        elif name == b"connection":
+            options = value.lower()
+            closes = b"close" in options or (closes and b"keep-alive" not in options)
+    if is_chunked and content_length is not None:
+        raise FramingError("both a length and a transfer coding")
+    if status in (204, 304):
+        content_length, is_chunked = 0, False
+    keeps_alive = not closes and (is_chunked or content_length is not None)
+    return AnswerHead(status, target.headers, content_length, is_chunked, keeps_alive, content_type, is_encoded)
+
+
+_AT_SIZE, _IN_DATA, _AFTER_DATA, _IN_TRAILER, _ENDED = range(5)
+
+
+class ChunkDecoder:
+    """Takes chunked transfer coding apart, however the bytes are cut.
+
+    Call `feed` with what arrived until `ended`; `rest` then holds what lay behind the end of the message.
+    """
+
+    __slots__ = ("_left", "_line", "_state", "_trailer_bytes", "rest")
+
+    def __init__(self) -> None:
+        self._state = _AT_SIZE
+        self._left = 0
+        self._line = b""
+        self._trailer_bytes = 0
+        self.rest = b""
+
+    def __repr__(self) -> str:
+        names = ("at a size", "in data", "after data", "in the trailer", "ended")
+        return f"<ChunkDecoder {names[self._state]}, {self._left} bytes left>"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the whole message has been read."""
+        return self._state == _ENDED
+
+    @property
+    def is_at_edge(self) -> bool:
+        """Whether the next byte is the first of a chunk's size line."""
+        return self._state == _AT_SIZE and not self._line
+
+    def feed(self, data: bytes) -> bytes:
+        """Give back the payload in ``data``, joined. Raises `FramingError`; the decoder is of no use afterwards."""
+        pieces: list[bytes] = []
+        position, size = 0, len(data)
+        while position < size:
+            state = self._state
+            if state == _IN_DATA:
+                end = position + self._left
+                if end > size:
+                    pieces.append(data[position:])
+                    self._left -= size - position
+                    break
+                pieces.append(data[position:end])
+                position = end
+                self._state = _AFTER_DATA
+                self._left = 2
+            elif state == _AFTER_DATA:
+                expected = b"\r\n"[2 - self._left :]
+                found = data[position : position + self._left]
+                if found != expected[: len(found)]:
+                    raise FramingError("a chunk is longer than its size says")
+                position += len(found)
+                self._left -= len(found)
+                if not self._left:
+                    self._state = _AT_SIZE
+            elif state == _AT_SIZE:
+                line, position = self._take_line(data, position, MAX_SIZE_LINE_BYTES)
+                if line is None:
+                    break
+                match = _SIZE.fullmatch(line)
+                if match is None:
+                    raise FramingError("a chunk size that is no hexadecimal number")
+                self._left = int(match[1], 16)
+                self._state = _IN_DATA if self._left else _IN_TRAILER
+            elif state == _IN_TRAILER:
+                line, position = self._take_line(data, position, MAX_TRAILER_BYTES)
+                if line is None:
+                    break
+                self._trailer_bytes += len(line)
+                if self._trailer_bytes > MAX_TRAILER_BYTES:
+                    raise FramingError("trailer fields without end")
+                if not line:
+                    self._state = _ENDED
+            else:
+                break
+        if self._state == _ENDED and position < size:
+            self.rest += data[position:]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _take_line(self, data: bytes, position: int, limit: int) -> tuple[bytes | None, int]:
+        """One line up to CR LF, which is left out, and where the next begins; None while its end has not arrived."""
+        end = data.find(b"\n", position)
+        part = data[position:] if end < 0 else data[position : end + 1]
+        line = self._line + part if self._line else part
+        if len(line) > limit:
+            raise FramingError("a line of the chunked coding is too long")
+        if end < 0:
+            self._line = line
+            return None, len(data)
+        if not line.endswith(b"\r\n"):
+            raise FramingError("a bare line feed in the chunked coding")
+        self._line = b""
+        return line[:-2], end + 1
+
+
+def whole_chunks_length(data: bytes) -> int:
+    """The length of ``data`` if it is nothing but plain whole chunks, one after another; else 0.
+
+    Only sizes without extensions count. Data that ends inside a chunk, or holds the last chunk (size 0), gives 0 too.
+    """
+    position, size = 0, len(data)
+    while position < size:
+        line_end = data.find(b"\r\n", position, position + 10)
+        digits = data[position:line_end]
+        if line_end < 0 or _PLAIN_SIZE.fullmatch(digits) is None:
+            return 0
+        length = int(digits, 16)
+        end = line_end + 2 + length
+        if not length or end + 2 > size or data[end : end + 2] != b"\r\n":
+            return 0
+        position = end + 2
+    return position
+
+
+def _size_line(total: int) -> bytes:
+    """The size line of the one chunk that makes up ``total`` bytes with its framing; impossible bytes if none can."""
+    for digits in range(1, 5):
+        length = total - digits - 4
+        if length > 0 and len(b"%x" % length) == digits:
+            return b"%x\r\n" % length
+    return b"\0"
+
+
+SIZE_LINES: tuple[bytes, ...] = tuple(_size_line(total) for total in range(8192))
+"""For each length of a read, the only bytes it can begin with if it is exactly one plain chunk (lower-case size)."""

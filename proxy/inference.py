@@ -1,0 +1,168 @@
+"""The body of a request: the few fields that matter here, and changes to them made in the bytes.
+
+The body is looked at once. `messages`, `prompt` and `tools` stay raw, and nothing is ever written out again from parsed values:
+number formats, key order and unknown fields reach the worker as the client sent them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from proxy.errors import ClientFault
+
+ASK_FOR_USAGE = b'"stream_options":{"include_usage":true}'
+_NOTHING = msgspec.Raw(b"")
+
+
+class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
+    """What a client asked for, as far as the gateway needs to know; ``None`` is absent or not of a usable type."""
+
+    model: str | None
+    stream: bool  # exactly JSON true
+    include_usage: bool | None  # stream_options.include_usage
+    has_stream_options: bool  # the key is there, whatever its value
+    max_tokens: int | None  # the smaller of max_tokens and max_completion_tokens
+    choices: int  # finish reasons that a whole answer has: prompts times n
+    text: tuple[memoryview, ...]  # raw JSON of what will be tokenised: messages or prompt, and tools
+
+
+class _StreamOptions(msgspec.Struct, gc=False):
+    include_usage: bool | None = None
+
+
+class _Body(msgspec.Struct, gc=False):
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | msgspec.UnsetType | None = msgspec.UNSET
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    messages: msgspec.Raw = _NOTHING
+    prompt: msgspec.Raw = _NOTHING
+    tools: msgspec.Raw = _NOTHING
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_decode = msgspec.json.Decoder(_Body).decode
+_decode_loosely = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def parse_request(body: bytes) -> InferenceRequest:
+    """Read a request body.
+
+    Raises `ClientFault` when it is no JSON object. A field of an unexpected type is read as absent: what to say about it is
+    for the worker, to whom the body goes unchanged.
+    """
+    try:
+        fields = _decode(body)
+    except msgspec.ValidationError:
+        fields = _parse_loosely(body)
+    except RecursionError as error:
+        raise ClientFault("invalid_json", "The request body is nested too deeply.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # Half a surrogate pair is JSON to most parsers and not to this one. Look at a copy without; forward what came.
+        readable = _SURROGATE.sub(rb"\\ufffd", body)
+        if readable != body:
+            return parse_request(readable)
+        raise ClientFault("invalid_json", f"The request body is not valid JSON: {_plain(error)}.") from error
+    options = fields.stream_options
+    limits = [limit for limit in (fields.max_tokens, fields.max_completion_tokens) if limit is not None and limit >= 0]
+    n = fields.n if fields.n is not None and fields.n > 0 else 1
+    prompt = memoryview(fields.prompt)
+    return InferenceRequest(
+        model=fields.model,
+        stream=fields.stream is True,
+        include_usage=options.include_usage if isinstance(options, _StreamOptions) else None,
+        has_stream_options=options is not msgspec.UNSET,
+        max_tokens=min(limits) if limits else None,
+        choices=n if not prompt or prompt[0] != 0x5B else n * _count_prompts(fields.prompt),
+        text=tuple(memoryview(raw) for raw in (fields.messages, fields.prompt, fields.tools) if raw),
+    )
+
+
+def _parse_loosely(body: bytes) -> _Body:
+    try:
+        raw = _decode_loosely(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ClientFault("invalid_json", "The request body must be a JSON object.") from error
+    fields = _Body()
+    for name in _Body.__struct_fields__:
+        if name not in raw:
+            continue
+        try:
+            setattr(fields, name, msgspec.json.decode(raw[name], type=_LOOSE_TYPES[name]))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            if name == "stream_options":
+                fields.stream_options = None
+    return fields
+
+
+_LOOSE_TYPES: dict[str, object] = {field.name: field.type for field in msgspec.structs.fields(_Body)}
+
+
+def _count_prompts(raw: msgspec.Raw) -> int:
+    """How many prompts a ``prompt`` array holds: a list of numbers is one, a list of strings or of lists is that many."""
+    try:
+        items = msgspec.json.decode(raw, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return 1
+    if not items or memoryview(items[0])[0] not in b'"[':
+        return 1
+    return len(items)
+
+
+def _plain(error: Exception) -> str:
+    """The library's reason without the position's surroundings; it never quotes the body."""
+    return str(error).removeprefix("JSON is malformed: ").rstrip(".")
+
+
+def ask_for_usage(body: bytes, request: InferenceRequest) -> list[bytes | memoryview] | None:
+    """The pieces of ``body`` with ``stream_options.include_usage`` true; ``None`` if that cannot be done safely.
+
+    A key that is not there is put in front of the others. One that is there is changed in place, which is only done where
+    it can be proven that the right bytes were found.
+    """
+    if not request.has_stream_options:
+        start = body.index(b"{") + 1
+        return [body[:start], ASK_FOR_USAGE + b",", memoryview(body)[start:]]
+    value = body.count(b'"stream_options"') == 1 and _STREAM_OPTIONS.search(body)
+    if not value:
+        return None
+    if value[1] == b"null":
+        options = b'{"include_usage":true}'
+    elif b'"include_usage"' in value[1]:
+        options = _INCLUDE_USAGE.sub(b'"include_usage":true', value[1])
+    else:
+        inner = value[1][1:-1].strip()
+        options = b'{"include_usage":true' + (b"," + inner if inner else b"") + b"}"
+    changed = body[: value.start(1)] + options + body[value.end(1) :]
+    try:
+        proof = parse_request(changed)
+    except ClientFault:
+        return None
+    same = (
+        proof.include_usage is True
+        and proof.model == request.model
+        and len(changed) - len(body) == len(options) - len(value[1])
+    )
+    return [changed] if same else None
+
+
+_STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*(null|\{[^{}\[\]\\]*\})')
+_INCLUDE_USAGE = re.compile(rb'"include_usage"\s*:\s*(?:true|false|null)')
+
+
+def rename_model(body: bytes, old: str, new: str) -> bytes | None:
+    """``body`` with its model field changed from an alias to the name that workers know; ``None`` if it cannot be found."""
+    pattern = re.compile(rb'("model"\s*:\s*)' + re.escape(msgspec.json.encode(old)))
+    matches = list(pattern.finditer(body))
+    for match in matches:
+        changed = body[: match.end(1)] + msgspec.json.encode(new) + body[match.end() :]
+        try:
+            if parse_request(changed).model == new:
+                return changed
+        except ClientFault:
+            continue
+    return None

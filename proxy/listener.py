@@ -1,0 +1,23 @@
+"""Listening sockets, the same for all three listeners. Standard library only, as the supervisor stays small."""
+
+from __future__ import annotations
+
+import socket
+
+_BACKLOG = 4096
+
+
+def open_listener(address: str) -> socket.socket:
+    """Return a listening socket for HOST:PORT, ``[::]:PORT`` for both families. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    family, *_, resolved = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+    is_dual_stack = host == "::" and socket.has_dualstack_ipv6()
+    # Flow and scope of an IPv6 address are left to the system.
+    return socket.create_server((resolved[0], resolved[1]), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual_stack)
+
+
+def bound_address(listener: socket.socket) -> str:
+    """Return HOST:PORT as really bound, IPv6 in brackets."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

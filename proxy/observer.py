@@ -1,0 +1,219 @@
+"""What the observer and admin listeners answer: metrics, liveness, readiness, state, recent records. Read-only."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from proxy.rundir import serving_cells
+from routing.topology import Pool, Topology, Worker
+from telemetry.cells import Cells, map_cells
+from telemetry.exposition import Writer, content_type
+from telemetry.layout import Layout, slot
+from telemetry.record import RequestRecord
+from telemetry.sinks.jsonlog import json_object
+
+RECENT_RECORDS = 100
+_MAX_SCRAPES = 8  # at the same time, each holding a page
+_SCRAPE_SECONDS = 30.0  # for a scraper to take its page
+_MAX_CONNECTIONS = 256  # per listener: probes must never be short of descriptors because of who connects here
+_PIECE_BYTES = 64 * 1024
+_SHUTDOWN_SECONDS = 0.2  # for answers on their way
+
+
+class ServingArrays:
+    """The serving processes' cells, mapped as their files appear and again when a file was replaced or damaged."""
+
+    def __init__(self, directory: Path, layout: Layout, processes: int) -> None:
+        self._paths = [serving_cells(directory, number) for number in range(processes)]
+        self._layout = layout
+        self._mapped: list[tuple[tuple[int, int], Cells] | None] = [None] * processes
+
+    def by_slot(self) -> list[memoryview[float] | None]:
+        """Return the current arrays; ``None`` for a process that has none (yet), or none that can be read."""
+        return [self._current(number) for number in range(len(self._paths))]
+
+    def _current(self, number: int) -> memoryview[float] | None:
+        path = self._paths[number]
+        try:
+            status = path.stat()
+        except OSError:
+            self._mapped[number] = None
+            return None
+        identity = (status.st_ino, status.st_size)
+        entry = self._mapped[number]
+        if entry is None or entry[0] != identity:
+            # The old one is not closed but left to its last reader: a page may be in the making.
+            cells = map_cells(path, self._layout)
+            entry = self._mapped[number] = None if cells is None else (identity, cells)
+        return None if entry is None else entry[1].values
+
+
+class GatewayView:
+    """The gateway as seen from the control process. `log_dropped` gives the number of log lines lost so far."""
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        layout: Layout,
+        version: str,
+        control: Sequence[float],
+        serving: ServingArrays,
+        log_dropped: Callable[[], int],
+    ) -> None:
+        self.recent: deque[RequestRecord] = deque(maxlen=RECENT_RECORDS)
+        self._topology = topology
+        self._layout = layout
+        self._version = version
+        self._control = control
+        self._serving = serving
+        self._log_dropped = log_dropped
+        self._writer = Writer(topology, layout, version=version)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether at least one serving process has its cells."""
+        return any(array is not None for array in self._serving.by_slot())
+
+    async def page(self, *, openmetrics: bool) -> list[bytes]:
+        """Return the metrics in pieces, letting the loop run between two of them."""
+        pieces: list[bytes] = []
+        for piece in self._writer.write(self._serving.by_slot(), self._control, openmetrics=openmetrics):
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        return pieces
+
+    def state(self) -> bytes:
+        """Return pools and workers with their present load, as JSON."""
+        arrays = [array for array in self._serving.by_slot() if array is not None]
+        return msgspec.json.encode(
+            {
+                "version": self._version,
+                "serving_processes": len(arrays),
+                "log_lines_dropped": self._log_dropped(),
+                "pools": [self._pool_state(pool, arrays) for pool in self._topology.pools],
+            }
+        )
+
+    def records(self) -> bytes:
+        """Return the newest records, newest first, as JSON."""
+        return b"[" + b",".join(map(json_object, reversed(self.recent))) + b"]"
+
+    def _pool_state(self, pool: Pool, arrays: Sequence[Sequence[float]]) -> dict[str, object]:
+        return {
+            "model": pool.model,
+            "pool": pool.name,
+            "policy": pool.policy,
+            "max_total_tokens": pool.max_total_tokens,
+            "workers": [self._worker_state(worker, arrays) for worker in pool.workers],
+        }
+
+    def _worker_state(self, worker: Worker, arrays: Sequence[Sequence[float]]) -> dict[str, object]:
+        base = self._layout.worker_base(worker.index)
+
+        def control(name: str) -> float:
+            return self._control[base + slot(name)]  # NaN becomes null
+
+        up = control("ridgeline_worker_up")
+        return {
+            "worker": worker.name,
+            "url": worker.url,
+            "is_up": bool(up) if up in (0.0, 1.0) else None,
+            "in_flight_requests": sum(array[base + slot("ridgeline_in_flight_requests")] for array in arrays),
+            "running_requests": control("ridgeline_worker_running_requests"),
+            "waiting_requests": control("ridgeline_worker_waiting_requests"),
+            "kv_usage_ratio": control("ridgeline_worker_kv_usage_ratio"),
+            "scrape_failures": control("ridgeline_scrape_failures_total"),
+        }
+
+
+def observer_app(view: GatewayView) -> web.Application:
+    """Return the routes for Prometheus and the kubelet."""
+    scrapes = asyncio.Semaphore(_MAX_SCRAPES)
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        if scrapes.locked():
+            return web.Response(status=503, text="too many scrapes at a time\n", headers={"Retry-After": "1"})
+        async with scrapes:
+            openmetrics, media_type = content_type(request.headers.get("Accept"))
+            page = b"".join(await view.page(openmetrics=openmetrics))
+            response = web.StreamResponse(headers={"Content-Type": media_type})
+            response.content_length = len(page)
+            try:
+                async with asyncio.timeout(_SCRAPE_SECONDS):
+                    await response.prepare(request)
+                    for start in range(0, len(page), _PIECE_BYTES):
+                        await response.write(page[start : start + _PIECE_BYTES])
+                    await response.write_eof()
+            except TimeoutError:
+                if request.transport is not None:
+                    request.transport.abort()
+            return response
+
+    async def livez(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        if view.is_ready:
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="no serving process is up\n")
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics, allow_head=False)
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+    return app
+
+
+def admin_app(view: GatewayView) -> web.Application:
+    """Return the observer's routes, and those that show names of keys and workers."""
+
+    async def state(_: web.Request) -> web.Response:
+        return web.Response(body=view.state(), content_type="application/json")
+
+    async def records(_: web.Request) -> web.Response:
+        return web.Response(body=view.records(), content_type="application/json")
+
+    app = observer_app(view)
+    app.router.add_get("/api/state", state)
+    app.router.add_get("/api/records", records)
+    return app
+
+
+class Site:
+    """One app on one listener."""
+
+    def __init__(self, app: web.Application) -> None:
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        """Serve; the socket belongs to the site from now on."""
+        await self._runner.setup()
+        protocol = self._runner.server
+        assert protocol is not None  # noqa: S101 -- set up above
+
+        def accept() -> asyncio.Protocol:
+            return protocol() if len(protocol.connections) < _MAX_CONNECTIONS else _Refusal()
+
+        self._server = await asyncio.get_running_loop().create_server(accept, sock=listener)
+
+    async def stop(self) -> None:
+        """Stop listening and end the connections."""
+        if self._server is not None:
+            self._server.close()
+        await self._runner.cleanup()
+
+
+class _Refusal(asyncio.Protocol):
+    """Closes a connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()

@@ -1,0 +1,247 @@
+"""Is each worker well, and how busy does it say it is: one task per worker asks every five seconds.
+
+A probe never touches what routing counts itself. Every request is bounded in time and size, follows no redirect, keeps no
+cookie and uses no proxy of the environment; whatever a worker sends, the worst is an unknown figure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import random
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from math import inf, nan
+
+import aiohttp
+from yarl import URL
+
+from routing.topology import Worker
+from telemetry.layout import Layout, slot
+
+_log = logging.getLogger(__name__)
+
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+_KEPT_SECONDS = 1.0  # from the probe to the scrape of one turn; a new turn makes a new connection, as clients' requests do
+_OWN_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How often a worker is asked and how long it may take, in seconds."""
+
+    period_seconds: float = 5.0  # ± 10 %
+    health_seconds: float = 2.0
+    scrape_seconds: float = 3.0
+
+
+class HealthState:
+    """Verdict on one worker from the results of its probes: up after one success, down after two failures in a row.
+
+    The first result decides at once.
+    """
+
+    FAILURES_TO_DOWN = 2
+
+    def __init__(self) -> None:
+        self.is_up: bool | None = None  # None: not probed yet
+        self._failures = 0
+
+    def __repr__(self) -> str:
+        verdict = {None: "unknown", True: "up", False: "down"}[self.is_up]
+        return f"<HealthState {verdict}, {self._failures} failures in a row>"
+
+    def take(self, *, succeeded: bool) -> bool:
+        """Take the result of a probe; return whether it changed the verdict."""
+        before = self.is_up
+        if succeeded:
+            self._failures = 0
+            self.is_up = True
+        else:
+            self._failures += 1
+            if before is None or self._failures >= self.FAILURES_TO_DOWN:
+                self.is_up = False
+        return self.is_up is not before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFigures:
+    """What a worker's metrics page says of its load, over all its engines. ``None``: it does not say, or no number."""
+
+    running: float | None
+    waiting: float | None
+    kv_usage_ratio: float | None  # the largest of the engines, 0 to 1
+
+
+def scan_page(page: bytes) -> WorkerFigures | None:
+    """Return the figures on a vLLM metrics page; ``None`` when it is cut off or has none of them.
+
+    Only the lines asked for are looked at: a page has a thousand.
+    """
+    if not page.endswith(b"\n"):
+        return None
+    running = _known(sum, _samples(page, b"vllm:num_requests_running"))
+    waiting = _known(sum, _samples(page, b"vllm:num_requests_waiting"))
+    usage = _samples(page, b"vllm:kv_cache_usage_perc") or _samples(page, b"vllm:gpu_cache_usage_perc")  # name before 0.11
+    kv_usage_ratio = _known(max, usage)
+    if running is None and waiting is None and kv_usage_ratio is None:
+        return None
+    return WorkerFigures(running=running, waiting=waiting, kv_usage_ratio=kv_usage_ratio)
+
+
+def _samples(page: bytes, name: bytes) -> list[float]:
+    values: list[float] = []
+    start = page.find(name)
+    while start >= 0:
+        end = page.find(b"\n", start)
+        behind = start + len(name)
+        if (start == 0 or page[start - 1 : start] == b"\n") and page[behind : behind + 1] in (b"{", b" "):
+            value, *_ = page[behind:end].rpartition(b"}")[2].split() or [b""]  # a time stamp may follow
+            try:
+                values.append(float(value))
+            except ValueError:
+                values.append(nan)
+        start = page.find(name, end)
+    return values
+
+
+def _known(merge: Callable[[list[float]], float], values: list[float]) -> float | None:
+    if not values or not all(0 <= value < inf for value in values):
+        return None
+    return float(merge(values))
+
+
+class WorkerCells:
+    """The cells that control writes for one worker.
+
+    ``ridgeline_worker_up`` is 1 for up, 0 for down and NaN for not probed yet. Whoever chooses workers takes NaN for up: a
+    gateway that has just started serves at once, and a control process that is away takes no worker out.
+    """
+
+    def __init__(self, values: memoryview[float], layout: Layout, worker: Worker) -> None:
+        base = layout.worker_base(worker.index)
+        self._values = values
+        self._up = base + slot("ridgeline_worker_up")
+        self._running = base + slot("ridgeline_worker_running_requests")
+        self._waiting = base + slot("ridgeline_worker_waiting_requests")
+        self._kv_usage = base + slot("ridgeline_worker_kv_usage_ratio")
+        self._failures = base + slot("ridgeline_scrape_failures_total")
+
+    def set_up(self, *, is_up: bool) -> None:
+        """Publish the verdict."""
+        self._values[self._up] = float(is_up)
+
+    def set_figures(self, figures: WorkerFigures | None) -> None:
+        """Publish what a scrape found, unknown figures as NaN; ``None`` for a scrape that failed, which is counted."""
+        if figures is None:
+            self._values[self._failures] += 1
+            figures = WorkerFigures(running=None, waiting=None, kv_usage_ratio=None)
+        self._values[self._running] = nan if figures.running is None else figures.running
+        self._values[self._waiting] = nan if figures.waiting is None else figures.waiting
+        self._values[self._kv_usage] = nan if figures.kv_usage_ratio is None else figures.kv_usage_ratio
+
+
+def open_session() -> aiohttp.ClientSession:
+    """Return the session for all probes, to be closed by the caller."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS),  # no hidden queue between workers
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,
+    )
+
+
+class WorkerProbe:
+    """Asks one worker. `worker_key` is sent as Bearer."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        session: aiohttp.ClientSession,
+        cells: WorkerCells,
+        worker_key: str | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        self.health = HealthState()
+        self._worker = worker
+        self._session = session
+        self._cells = cells
+        self._timing = timing or Timing()
+        self._headers = {"Accept-Encoding": "identity"}
+        if worker_key is not None:
+            self._headers["Authorization"] = f"Bearer {worker_key}"
+
+    def __repr__(self) -> str:
+        return f"<WorkerProbe {self._worker.name} {self.health!r}>"
+
+    async def run(self, first_delay_seconds: float) -> None:
+        """Ask until cancelled. A fault of ours in one turn is logged and does not end it."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(first_delay_seconds)
+        while True:
+            began_at = loop.time()
+            try:
+                await self.turn()
+            except Exception:
+                _log.exception("probe of worker %s", self._worker.name)
+            pause = self._timing.period_seconds * random.uniform(0.9, 1.1)  # noqa: S311 -- jitter
+            await asyncio.sleep(max(0.0, began_at + pause - loop.time()))
+
+    async def turn(self) -> None:
+        """Ask for health and for figures, once each."""
+        try:
+            failure = await self._health_failure()
+        except _OwnShortageError as shortage:
+            _log.warning("worker %s was not probed: %s", self._worker.name, shortage)
+        else:
+            if self.health.take(succeeded=failure is None):
+                self._cells.set_up(is_up=failure is None)
+                if failure is None:
+                    _log.info("worker %s is up", self._worker.name)
+                else:
+                    _log.warning("worker %s is down: %s", self._worker.name, failure)
+        self._cells.set_figures(await self._figures())
+
+    async def _health_failure(self) -> str | None:
+        """Return why the worker is not well; ``None`` when it is. Raises _OwnShortageError when it could not be asked."""
+        try:
+            async with self._get("/health", self._timing.health_seconds) as response:
+                return None if response.status == 200 else f"its health check answered {response.status}"
+        except TimeoutError:
+            return f"its health check did not answer within {self._timing.health_seconds:g} s"
+        except (aiohttp.ClientError, OSError) as error:
+            code = getattr(error, "errno", None)
+            if code in _OWN_SHORTAGES:
+                raise _OwnShortageError(os.strerror(code)) from error
+            reason = os.strerror(code).lower() if isinstance(code, int) and code > 0 else type(error).__name__
+            return f"its health check failed: {reason}"
+
+    async def _figures(self) -> WorkerFigures | None:
+        try:
+            async with self._get("/metrics", self._timing.scrape_seconds) as response:
+                if response.status != 200 or response.headers.get("Content-Encoding", "identity") != "identity":
+                    return None
+                page = bytearray()
+                async for data in response.content.iter_any():
+                    page += data
+                    if len(page) > MAX_PAGE_BYTES:
+                        return None
+                return scan_page(bytes(page))
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return None
+
+    def _get(self, path: str, total_seconds: float) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self._session.get(
+            URL(self._worker.url + path, encoded=True),
+            headers=self._headers,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=total_seconds),
+        )
+
+
+class _OwnShortageError(Exception):
+    """This machine, not the worker, is why a probe failed; the text says what is short."""

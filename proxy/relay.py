@@ -1,0 +1,155 @@
+"""The body of one answer, from the worker's bytes to the client's.
+
+In the same call in which bytes arrive it gives back what to write. Whole chunks of whole events go on untouched, which is
+nearly all of a stream; everything else is taken out of its chunks and framed again, so the client's framing is right whatever
+the worker's looked like. The meter is fed later, in batches, with the instant at which each piece arrived.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from proxy.answers import LAST_CHUNK
+from proxy.framing import SIZE_LINES, AnswerHead, ChunkDecoder, FramingError, whole_chunks_length
+from proxy.usage_filter import UsageFilter
+from telemetry.meter import Measurements, Meter
+
+_BATCH = 64  # pieces kept for the meter
+_BATCH_BYTES = 64 * 1024  # a piece larger than this is metered at once
+_TABLE = len(SIZE_LINES)
+
+
+class Framing(Enum):
+    """How the client is told where the body ends."""
+
+    LENGTH = "length"  # the worker's Content-Length
+    CHUNKED = "chunked"
+    CLOSE = "close"  # by the end of the connection, for HTTP/1.0
+
+
+class Relay:
+    """Call `feed` with each read; when `has_ended`, `rest` holds bytes that belong to nobody, and `finish` measures."""
+
+    __slots__ = (
+        "_arrivals",
+        "_decoder",
+        "_filter",
+        "_is_at_edge",
+        "_left",
+        "_pieces",
+        "answer_bytes",
+        "framing",
+        "has_ended",
+        "meter",
+        "rest",
+    )
+
+    def __init__(self, head: AnswerHead, meter: Meter, *, strips_usage: bool, is_http11: bool) -> None:
+        self.meter = meter
+        self.has_ended = False
+        self.rest = b""
+        self.answer_bytes = 0  # payload that went to the meter
+        self._filter = UsageFilter() if strips_usage else None
+        self._decoder = ChunkDecoder() if head.is_chunked else None
+        self._left = head.content_length
+        self._arrivals: list[float] = []
+        self._pieces: list[bytes] = []
+        if head.content_length is not None and not strips_usage:
+            self.framing = Framing.LENGTH
+            self.has_ended = head.content_length == 0
+        else:
+            self.framing = Framing.CHUNKED if is_http11 else Framing.CLOSE
+        self._is_at_edge = head.is_chunked and is_http11
+
+    def __repr__(self) -> str:
+        return f"<Relay {self.framing.value}{' ended' if self.has_ended else ''}, {self.meter!r}>"
+
+    @property
+    def can_insert(self) -> bool:
+        """Whether bytes of our own can go between the last byte given back and the next: at the edge of a whole event."""
+        return self.framing is Framing.CHUNKED and (self._filter is None or self._filter.is_between_events)
+
+    def feed(self, data: bytes, now: float) -> bytes:
+        """Give back what the client gets for ``data``, framed. Raises `FramingError` when the worker's framing is broken."""
+        if self._is_at_edge:
+            size = len(data)
+            if (
+                size < _TABLE
+                and data.startswith(SIZE_LINES[size])
+                and data.endswith(b"\n\n\r\n")
+                and (self._filter is None or data.find(b'"usage"') < 0)
+            ):
+                self._arrivals.append(now)
+                self._pieces.append(data[len(SIZE_LINES[size]) : -2])
+                if len(self._arrivals) >= _BATCH:
+                    self.scan()
+                return data
+        return self._feed_slowly(data, now)
+
+    def _feed_slowly(self, data: bytes, now: float) -> bytes:
+        decoder = self._decoder
+        events = self._filter
+        goes_raw = False
+        if decoder is not None:
+            if self._is_at_edge and (events is None or (data.endswith(b"\n\n\r\n") and b'"usage"' not in data)):
+                goes_raw = whole_chunks_length(data) == len(data)
+            payload = decoder.feed(data)
+            self.has_ended = decoder.ended
+            self.rest = decoder.rest
+        elif self._left is not None:
+            payload = data if len(data) <= self._left else data[: self._left]
+            self.rest = data[len(payload) :]
+            self._left -= len(payload)
+            self.has_ended = self._left == 0
+        else:
+            payload = data
+        if payload:
+            self._arrivals.append(now)
+            self._pieces.append(payload)
+            if len(payload) > _BATCH_BYTES or len(self._arrivals) >= _BATCH:
+                self.scan()
+        if goes_raw:
+            return data
+        if events is not None:
+            payload = events.feed(payload)
+            if self.has_ended:
+                payload += events.finish()
+        if decoder is not None:
+            self._is_at_edge = (
+                self.framing is Framing.CHUNKED
+                and decoder.is_at_edge
+                and not self.has_ended
+                and (events is None or events.is_between_events)
+            )
+        return self._framed(payload)
+
+    def end_of_connection(self) -> bytes:
+        """The worker closed: the end of a body without a length. Raises `FramingError` if the body was cut short."""
+        if self._decoder is not None or self._left is not None:
+            raise FramingError("the connection ended inside the body")
+        self.has_ended = True
+        return self._framed(b"" if self._filter is None else self._filter.finish())
+
+    def _framed(self, payload: bytes) -> bytes:
+        if self.framing is not Framing.CHUNKED:
+            return payload
+        end = LAST_CHUNK if self.has_ended else b""
+        return b"%x\r\n%b\r\n%b" % (len(payload), payload, end) if payload else end
+
+    def insert(self, payload: bytes) -> bytes:
+        """Bytes of our own as the client has to get them; only while `can_insert`."""
+        return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+    def scan(self) -> None:
+        """Hand what has arrived to the meter."""
+        pieces = self._pieces
+        if pieces:
+            self.answer_bytes += sum(map(len, pieces))
+            self.meter.feed(self._arrivals, pieces)
+            self._arrivals = []
+            self._pieces = []
+
+    def finish(self, now: float) -> Measurements:
+        """Measure what arrived until now; call once."""
+        self.scan()
+        return self.meter.finish(now)

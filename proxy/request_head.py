@@ -1,0 +1,163 @@
+"""Heads of clients' requests: parsed strictly, then reduced to what is needed and what may go on to a worker.
+
+The parser is httptools (llhttp in its strict mode) with the checks that it leaves out. Two readings of one head are how
+requests get smuggled, so whatever is not plain is refused.
+"""
+
+from __future__ import annotations
+
+import re
+
+import httptools
+
+from proxy.answers import HOP_BY_HOP
+from proxy.errors import ClientFault
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 128
+
+_SAFE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_DIGITS = re.compile(rb"[0-9]{1,15}")
+# Never sent on: what belongs to this connection, what the gateway writes itself, and what identifies the client to it.
+_NOT_FORWARDED = HOP_BY_HOP | {
+    b"accept-encoding",
+    b"api-key",
+    b"authorization",
+    b"baggage",
+    b"content-length",
+    b"cookie",
+    b"expect",
+    b"host",
+    b"x-api-key",
+    b"x-request-id",
+}
+
+
+class RequestHead:
+    """One request's head. `forwarded` are the header lines that a worker gets as they are."""
+
+    __slots__ = (
+        "api_key",
+        "content_length",
+        "expects_continue",
+        "forwarded",
+        "is_chunked",
+        "is_encoded",
+        "is_http11",
+        "keeps_alive",
+        "method",
+        "path",
+        "request_id",
+        "trace_id",
+    )
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.path = b""  # without query
+        self.is_http11 = True
+        self.keeps_alive = True
+        self.content_length: int | None = None
+        self.is_chunked = False
+        self.is_encoded = False  # a Content-Encoding other than identity
+        self.expects_continue = False
+        self.api_key: bytes | None = None  # what came as Bearer
+        self.request_id: str | None = None  # the client's, if it is safe to repeat
+        self.trace_id: str | None = None
+        self.forwarded = b""
+
+    def __repr__(self) -> str:
+        return f"<RequestHead {self.method!r} {self.path!r}>"
+
+
+class _Collector:
+    __slots__ = ("headers", "target")
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.target = b""
+
+    def on_url(self, part: bytes) -> None:
+        self.target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name, value))
+
+
+def parse_request_head(data: bytes) -> RequestHead:
+    """Read a complete head, blank line included. Raises `ClientFault` with what is wrong; the connection is then of no use."""
+    found = _Collector()
+    parser = httptools.HttpRequestParser(found)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass  # an offer to switch protocols may be ignored; CONNECT fails below for its target
+    except httptools.HttpParserError as error:
+        raise ClientFault("bad_request", "The request could not be read as HTTP/1.1.") from error
+    head = RequestHead()
+    head.method = parser.get_method()
+    version = parser.get_http_version()
+    if version not in ("1.1", "1.0"):
+        raise ClientFault("http_version_not_supported", "The gateway speaks HTTP/1.1 and HTTP/1.0.", status=505)
+    head.is_http11 = head.keeps_alive = version == "1.1"
+    if len(found.headers) > MAX_HEADERS:
+        raise ClientFault("too_many_headers", f"A request may have {MAX_HEADERS} header fields.", status=431)
+    head.path = _path(found.target)
+    _read_headers(head, found.headers)
+    return head
+
+
+def _path(target: bytes) -> bytes:
+    if target.startswith((b"http://", b"https://")):  # absolute form: the host in it decides nothing
+        target = b"/" + target.split(b"/", 3)[3] if target.count(b"/") > 2 else b"/"
+    if not target.startswith(b"/"):
+        raise ClientFault("bad_request", "The request target must be a path.")
+    return target.partition(b"?")[0]
+
+
+def _read_headers(head: RequestHead, headers: list[tuple[bytes, bytes]]) -> None:
+    dropped: frozenset[bytes] | set[bytes] = _NOT_FORWARDED
+    lines: list[bytes] = []
+    hosts = 0
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered not in dropped:
+            lines.append(b"%b: %b\r\n" % (name, value))
+            if lowered == b"content-encoding":
+                head.is_encoded = value.strip().lower() not in (b"", b"identity")
+            elif lowered == b"traceparent":
+                match = _TRACEPARENT.fullmatch(value)
+                head.trace_id = match[1].decode() if match else None
+        elif lowered == b"host":
+            hosts += 1
+        elif lowered == b"content-length":
+            if head.content_length is not None or not _DIGITS.fullmatch(value):
+                raise ClientFault("bad_request", "Content-Length must be one number.")
+            head.content_length = int(value)
+        elif lowered == b"authorization":
+            scheme, _, token = value.partition(b" ")
+            head.api_key = token.strip() if scheme.lower() == b"bearer" else None
+        elif lowered == b"x-request-id":
+            head.request_id = value.decode() if head.request_id is None and _SAFE_ID.fullmatch(value) else None
+        elif lowered == b"transfer-encoding":
+            if head.is_chunked or value.strip().lower() != b"chunked" or not head.is_http11:
+                raise ClientFault("bad_request", "The only transfer coding is chunked.", status=501)
+            head.is_chunked = True
+        elif lowered == b"connection":
+            options = {option.strip().lower() for option in value.split(b",")}
+            if b"close" in options:
+                head.keeps_alive = False
+            elif b"keep-alive" in options and not head.is_http11:
+                head.keeps_alive = True
+            named = options - _NOT_FORWARDED - {b"close", b"keep-alive", b""}
+            if named:
+                dropped = dropped | named
+        elif lowered == b"expect":
+            head.expects_continue = value.strip().lower() == b"100-continue"
+    if head.is_chunked and head.content_length is not None:
+        raise ClientFault("bad_request", "Content-Length and Transfer-Encoding exclude each other.")
+    if hosts > 1 or (hosts == 0 and head.is_http11):
+        raise ClientFault("bad_request", "Exactly one Host header is needed.")
+    if dropped is not _NOT_FORWARDED:  # a Connection header may come after the fields that it names
+        lines = [line for line in lines if line.partition(b":")[0].lower() not in dropped]
+    head.forwarded = b"".join(lines)

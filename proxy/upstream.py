@@ -1,0 +1,162 @@
+"""Connections to one worker: kept ones, new ones, and what arrives on them.
+
+An unused connection is dropped before the worker would close it; the one used last is taken first, so the others can age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from time import monotonic as clock
+from typing import TYPE_CHECKING, cast
+
+from routing.topology import Worker
+
+if TYPE_CHECKING:
+    from proxy.exchange import Exchange
+
+
+class WorkerConnection(asyncio.Protocol):
+    """One connection; while `exchange` is set, everything that happens on it is that exchange's business."""
+
+    __slots__ = ("_connections", "_transport", "exchange", "idle_at", "is_open", "is_reused")
+
+    def __init__(self, connections: WorkerConnections) -> None:
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self.exchange: Exchange | None = None
+        self.is_open = False
+        self.is_reused = False  # has carried an exchange before
+        self.idle_at = 0.0  # since when it has been unused, while it is
+
+    def __repr__(self) -> str:
+        return f"<WorkerConnection {'open' if self.is_open else 'closed'}, {self.exchange!r}>"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        """Hand bytes to the exchange at once; bytes that nobody asked for end the connection."""
+        now = clock()
+        exchange = self.exchange
+        if exchange is None:
+            self.close()
+        else:
+            exchange.worker_data(data, now)
+
+    def eof_received(self) -> bool:
+        """The worker will send no more; nothing is kept half open."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone, by the worker's doing or after `close`."""
+        self.is_open = False
+        self._connections.forget(self)
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.worker_lost(exc)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def write_pieces(self, pieces: Iterable[bytes | memoryview]) -> None:
+        """Send pieces without joining them first."""
+        assert self._transport is not None
+        self._transport.writelines(pieces)
+
+    def pause(self) -> None:
+        """Read no more until `resume`: the client is slower than the worker."""
+        if self._transport is not None and self.is_open:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._transport is not None and self.is_open:
+            self._transport.resume_reading()
+
+    def release(self) -> None:
+        """The exchange is over and the worker keeps the connection: it can carry another."""
+        self._connections.give_back(self)
+
+    def close(self) -> None:
+        """End the connection at once; the worker notices and stops generating."""
+        self.is_open = False
+        self._connections.forget(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class WorkerConnections:
+    """All connections to one worker."""
+
+    __slots__ = ("_connect_seconds", "_idle", "_idle_seconds", "_loop", "_tasks", "worker")
+
+    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop, *, connect_seconds: float, idle_seconds: float) -> None:
+        self.worker = worker
+        self._loop = loop
+        self._connect_seconds = connect_seconds
+        self._idle_seconds = idle_seconds
+        self._idle: list[WorkerConnection] = []  # the one used last is last
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<WorkerConnections {self.worker.name}, {len(self._idle)} idle>"
+
+    def take(self) -> WorkerConnection | None:
+        """A kept connection that is still fresh, or None."""
+        idle = self._idle
+        if not idle:
+            return None
+        connection = idle.pop()
+        if clock() - connection.idle_at <= self._idle_seconds:
+            return connection
+        idle.append(connection)
+        self.drop_old(clock())
+        return None
+
+    def connect(self, exchange: Exchange) -> asyncio.Task[None]:
+        """Make a new connection and tell the exchange: `connected`, or `connect_failed` with the attempt's result."""
+        task = self._loop.create_task(self._connect(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _connect(self, exchange: Exchange) -> None:
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                _, connection = await self._loop.create_connection(
+                    lambda: WorkerConnection(self), self.worker.host, self.worker.port
+                )
+        except TimeoutError:
+            exchange.connect_failed("connect_timeout")
+        except OSError:
+            exchange.connect_failed("connect_failed")
+        else:
+            exchange.connected(connection)
+
+    def give_back(self, connection: WorkerConnection) -> None:
+        """Keep a connection for the next exchange."""
+        if connection.is_open:
+            connection.is_reused = True
+            connection.idle_at = clock()
+            self._idle.append(connection)
+
+    def forget(self, connection: WorkerConnection) -> None:
+        """It is closed, or about to be."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def drop_old(self, now: float) -> None:
+        """Close what has been unused for too long."""
+        idle = self._idle
+        while idle and now - idle[0].idle_at > self._idle_seconds:
+            idle[0].close()
+
+    def close(self) -> None:
+        """Close all that is unused."""
+        while self._idle:
+            self._idle[-1].close()

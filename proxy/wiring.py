@@ -1,0 +1,71 @@
+"""From a validated configuration to the values that the processes work with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from proxy.config import Config, PoolConfig, WorkerConfig
+from proxy.worker_url import parse_worker_url
+from routing.topology import Key, Limits, Model, Pool, Topology, Worker
+
+
+def build_topology(config: Config) -> Topology:
+    """Return what is configured as plain values.
+
+    Indices follow the order of the file, pools within a model smallest range first: every process that builds from the
+    same file agrees on them.
+    """
+    overall = Limits(**config.limits.model_dump())
+    models: list[Model] = []
+    pools: list[Pool] = []
+    workers: list[Worker] = []
+    for settings in config.models:
+        first_pool = len(pools)
+        for pool in settings.pools_in_force:
+            pools.append(_pool(pool, len(pools), settings.name, _workers(pool.workers, len(workers)), config, overall))
+            workers += pools[-1].workers
+        models.append(Model(index=len(models), name=settings.name, aliases=settings.aliases, pools=tuple(pools[first_pool:])))
+    keys = tuple(
+        Key(
+            index=index,
+            name=key.name,
+            sha256=bytes.fromhex(key.sha256),
+            models=None if key.models is None else frozenset(key.models),
+        )
+        for index, key in enumerate(config.keys)
+    )
+    return Topology(models=tuple(models), pools=tuple(pools), workers=tuple(workers), keys=keys, limits=overall)
+
+
+def _pool(pool: PoolConfig, index: int, model: str, workers: tuple[Worker, ...], config: Config, overall: Limits) -> Pool:
+    key = pool.worker_key or config.worker_key
+    inherited = {limit.name: getattr(overall, limit.name) for limit in fields(overall)}
+    return Pool(
+        index=index,
+        model=model,
+        name=pool.name,
+        workers=workers,
+        policy=pool.policy,
+        max_total_tokens=pool.max_total_tokens,
+        asks_usage=pool.ask_usage,
+        worker_key=key.get_secret_value() if key else None,
+        limits=Limits(**inherited | pool.limits.model_dump(exclude_unset=True)),
+    )
+
+
+def _workers(settings: Sequence[WorkerConfig], first: int) -> tuple[Worker, ...]:
+    return tuple(_worker(worker, index) for index, worker in enumerate(settings, start=first))
+
+
+def _worker(settings: WorkerConfig, index: int) -> Worker:
+    url = parse_worker_url(settings.url)
+    return Worker(
+        index=index,
+        name=settings.label,
+        url=url.url,
+        host=url.host,
+        port=url.port,
+        base_path=url.base_path,
+        authority=url.authority,
+    )

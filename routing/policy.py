@@ -1,0 +1,119 @@
+"""Which pool, which worker, and why: pure functions of a snapshot.
+
+`choose` is the whole decision. A policy is a plain function in `POLICIES`; adding one is adding a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from routing.estimate import TokenEstimate
+from routing.topology import Model, Pool, Worker
+
+ASSUMED_OUTPUT_TOKENS = 1024
+"""Output budget of a request that declares none."""
+
+
+class PoolReason(StrEnum):
+    """Why this pool."""
+
+    ONLY_POOL = "only_pool"
+    CONTEXT_LENGTH = "context_length"  # the smallest whose range holds prompt and output budget
+    MAY_FIT = "may_fit"  # the largest: the estimate is over its range, its lower end is not
+
+
+class Reason(StrEnum):
+    """Why this worker; the names are label values."""
+
+    ONLY_WORKER = "only_worker"  # nothing to choose from
+    TURN = "turn"
+    LEAST_LOAD = "least_load"
+    RETRY = "retry"  # another worker had failed before it sent anything
+
+
+class Impossible(StrEnum):
+    """Why there is no decision."""
+
+    FIT = "fit"  # surely longer than the largest pool accepts
+    NO_WORKER = "no_worker"  # every worker of the pool is down or has been tried
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the decision looks at, by worker index; live views are fine, they are read once."""
+
+    is_up: Sequence[float]  # 1 up, 0 down, NaN not known yet, which counts as up
+    load_tokens: Sequence[float]  # estimated tokens of requests in flight, over all serving processes
+    turn: int  # grows by one with every decision
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a request goes and why; made once, never revised."""
+
+    pool: Pool
+    worker: Worker
+    pool_reason: PoolReason
+    policy: str
+    reason: Reason
+
+
+def total_tokens(estimate: TokenEstimate, max_tokens: int | None) -> int:
+    """Prompt and output budget together, which is what a worker has to hold."""
+    return estimate.tokens + (ASSUMED_OUTPUT_TOKENS if max_tokens is None else max_tokens)
+
+
+def choose_pool(model: Model, estimate: TokenEstimate, max_tokens: int | None) -> tuple[Pool, PoolReason] | Impossible:
+    """The smallest pool that accepts prompt and output budget; the largest one while the least estimate may still fit it."""
+    pools = model.pools
+    if len(pools) == 1 and pools[0].max_total_tokens is None:
+        return pools[0], PoolReason.ONLY_POOL
+    total = total_tokens(estimate, max_tokens)
+    for pool in pools:
+        if pool.max_total_tokens is None or total <= pool.max_total_tokens:
+            return pool, PoolReason.CONTEXT_LENGTH if len(pools) > 1 else PoolReason.ONLY_POOL
+    largest = pools[-1]
+    assert largest.max_total_tokens is not None
+    if estimate.least + (max_tokens or 0) > largest.max_total_tokens:
+        return Impossible.FIT
+    return largest, PoolReason.MAY_FIT
+
+
+def choose(
+    model: Model, estimate: TokenEstimate, max_tokens: int | None, snapshot: Snapshot, tried: Collection[int] = ()
+) -> Decision | Impossible:
+    """Decide for one request. ``tried`` are indices of workers that have failed it already."""
+    chosen = choose_pool(model, estimate, max_tokens)
+    if isinstance(chosen, Impossible):
+        return chosen
+    pool, pool_reason = chosen
+    is_up = snapshot.is_up
+    candidates = [worker for worker in pool.workers if is_up[worker.index] != 0.0 and worker.index not in tried]
+    if not candidates:
+        return Impossible.NO_WORKER
+    if len(candidates) == 1:
+        return Decision(pool, candidates[0], pool_reason, pool.policy, Reason.RETRY if tried else Reason.ONLY_WORKER)
+    worker, reason = POLICIES[pool.policy](candidates, snapshot)
+    return Decision(pool, worker, pool_reason, pool.policy, Reason.RETRY if tried else reason)
+
+
+def round_robin(candidates: Sequence[Worker], snapshot: Snapshot) -> tuple[Worker, Reason]:
+    """Each in turn."""
+    return candidates[snapshot.turn % len(candidates)], Reason.TURN
+
+
+def least_load(candidates: Sequence[Worker], snapshot: Snapshot) -> tuple[Worker, Reason]:
+    """The one with the fewest tokens in flight; equals take turns."""
+    load = snapshot.load_tokens
+    loads = [load[worker.index] for worker in candidates]
+    least = min(loads)
+    equals = [worker for worker, tokens in zip(candidates, loads, strict=True) if tokens == least]
+    return equals[snapshot.turn % len(equals)], Reason.LEAST_LOAD
+
+
+POLICIES: dict[str, Callable[[Sequence[Worker], Snapshot], tuple[Worker, Reason]]] = {
+    "round-robin": round_robin,
+    "least-load": least_load,
+}

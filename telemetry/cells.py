@@ -1,0 +1,113 @@
+"""Arrays of figures in memory that processes share: one file each, one writer each, any number of readers.
+
+A file is a header of 64 bytes and the cells of `telemetry.layout` as native float64, 8-byte aligned, so that a reader sees
+each cell before or after a change and never half of it. The file outlives its writer: one that is started again goes on
+counting where the last one was killed, so counters never go back. Files lie on memory (``/dev/shm``) and never move between
+machines, which is why byte order is not part of the format.
+
+Nothing that lies at the path can make a reader fail: what is missing, short, from another version or about other names is
+the same to it as a process that has not started yet.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+from telemetry.catalog import Writer
+from telemetry.layout import Layout, gauge_starts
+
+_HEADER = struct.Struct("=8sIIQ32s8x")  # magic, version, bytes a cell, cells, digest of the layout
+_MAGIC = b"RDGLCELL"
+_VERSION = 1
+_CELL_BYTES = 8
+assert _HEADER.size == 64  # noqa: S101 -- a whole number of cells, so that the cells stay aligned
+
+
+class Cells:
+    """A mapped array. `values` has `Layout.size` floats and may be written to only by the process that owns the file."""
+
+    __slots__ = ("_map", "path", "values")
+
+    def __init__(self, path: Path, mapped: mmap.mmap) -> None:
+        self.path = path
+        self._map = mapped
+        self.values: memoryview[float] = memoryview(mapped)[_HEADER.size :].cast("d")
+
+    def __repr__(self) -> str:
+        return f"<Cells {self.path} {'closed' if self._map.closed else f'{len(self.values)} cells'}>"
+
+    def close(self) -> None:
+        """Unmap; the file stays. Does nothing a second time. Raises BufferError while a slice of `values` is in use."""
+        self.values.release()
+        self._map.close()
+
+
+def create_cells(path: Path, layout: Layout) -> Cells:
+    """The writer's array at this path, with the values it had if one of the same layout is there, else all 0.
+
+    There must be only one writer for a path at a time. A new file appears complete or not at all, and an old one that does
+    not fit is replaced, never changed under its readers. Gauges still hold what the last writer left: see `reset_gauges`.
+    Raises OSError when the file cannot be made, also when memory for it is short.
+    """
+    kept = _open(path, layout, writable=True)
+    if kept is not None:
+        return kept
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        # Allocated now: on a full memory file system a sparse file would end the process by SIGBUS at some later count.
+        os.posix_fallocate(file, 0, _file_bytes(layout))
+        os.pwrite(file, _header(layout), 0)
+        mapped = mmap.mmap(file, _file_bytes(layout))
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(file)
+    return Cells(path, mapped)
+
+
+def map_cells(path: Path, layout: Layout) -> Cells | None:
+    """A reader's view of another process's array; `values` is read-only.
+
+    ``None`` when there is no file, or none that fits this layout, whatever it is.
+    """
+    return _open(path, layout, writable=False)
+
+
+def reset_gauges(cells: Cells, layout: Layout, writer: Writer) -> None:
+    """Set the gauges of this kind of writer to what they are before anything was observed: 0, or NaN for unknown.
+
+    To be called by a process that starts, because what ran in its predecessor ended with it.
+    """
+    for cell, start in gauge_starts(layout, writer):
+        cells.values[cell] = start
+
+
+def _file_bytes(layout: Layout) -> int:
+    return _HEADER.size + layout.size * _CELL_BYTES
+
+
+def _header(layout: Layout) -> bytes:
+    return _HEADER.pack(_MAGIC, _VERSION, _CELL_BYTES, layout.size, bytes.fromhex(layout.digest))
+
+
+def _open(path: Path, layout: Layout, *, writable: bool) -> Cells | None:
+    # Not blocking: a pipe in the file's place must not hold the reader.
+    mode = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK
+    with suppress(OSError):
+        file = os.open(path, mode)
+        try:
+            if os.fstat(file).st_size != _file_bytes(layout) or os.pread(file, _HEADER.size, 0) != _header(layout):
+                return None
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            return Cells(path, mmap.mmap(file, _file_bytes(layout), access=access))
+        finally:
+            os.close(file)
+    return None

@@ -1,0 +1,177 @@
+"""Counts a finished request into the arrays: the one place where figures of records become cells.
+
+Runs in the serving process, once per request, so it is written for cost: offsets are looked up when the module is loaded,
+and an observation is a bisection and two additions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from routing.topology import Pool, Topology, Worker
+from telemetry.catalog import LABELS
+from telemetry.layout import Layout, bounds, offset, slot
+from telemetry.meter import Measurements
+from telemetry.record import NoToken, Outcome, Phase, Rejection, RequestRecord
+
+_ENDPOINTS = {name: index for index, name in enumerate(LABELS["endpoint"])}
+_OUTCOMES = {outcome: index for index, outcome in enumerate(Outcome)}
+
+_REQUESTS = offset("ridgeline_requests_total")
+_REJECTIONS = {reason: slot("ridgeline_rejections_total", reason=reason) for reason in Rejection}
+_GONE = {phase: slot("ridgeline_client_gone_total", phase=phase) for phase in Phase}
+_NO_TOKEN = {reason: slot("ridgeline_no_token_total", reason=reason) for reason in NoToken}
+
+_PROMPT = offset("ridgeline_prompt_tokens_total")
+_COMPLETION = offset("ridgeline_completion_tokens_total")
+_CACHED = offset("ridgeline_cached_tokens_total")
+_CACHE_KNOWN = offset("ridgeline_cache_known_prompt_tokens_total")
+_CACHE_UNKNOWN = offset("ridgeline_cache_unknown_requests_total")
+
+_KEY_PROMPT = slot("ridgeline_key_tokens_total", kind="prompt")
+_KEY_COMPLETION = slot("ridgeline_key_tokens_total", kind="completion")
+_KEY_CACHED = slot("ridgeline_key_tokens_total", kind="cached")
+_KEY_REQUESTS = offset("ridgeline_key_requests_total")
+
+_PARSE_ERRORS = offset("ridgeline_parse_errors_total")
+_SLOW_CLIENT = offset("ridgeline_slow_client_streams_total")
+
+_Histogram = tuple[int, tuple[float, ...]]  # first cell within its block, bounds
+
+
+def _histogram(name: str) -> _Histogram:
+    return offset(name), bounds(name)
+
+
+_TTFT = _histogram("ridgeline_ttft_seconds")
+_TTFT_VISIBLE = _histogram("ridgeline_ttft_visible_seconds")
+_UPSTREAM_TTFT = _histogram("ridgeline_upstream_ttft_seconds")
+_TPOT = _histogram("ridgeline_tpot_seconds")
+_ITL = _histogram("ridgeline_itl_seconds")
+_CHUNK_GAP = _histogram("ridgeline_chunk_gap_seconds")
+_STALL = _histogram("ridgeline_stall_ratio")
+_E2E = {
+    name: (slot("ridgeline_e2e_seconds", endpoint=name), bounds("ridgeline_e2e_seconds"))
+    for name in LABELS["ridgeline_e2e_seconds.endpoint"]
+}
+_QUEUE = _histogram("ridgeline_queue_seconds")
+_CONNECT = _histogram("ridgeline_connect_seconds")
+_CLIENT_WAIT = _histogram("ridgeline_client_wait_seconds")
+_OVERHEAD = _histogram("ridgeline_overhead_seconds")
+_PROMPT_LENGTH = _histogram("ridgeline_prompt_length_tokens")
+_COMPLETION_LENGTH = _histogram("ridgeline_completion_length_tokens")
+_ESTIMATE_ERROR = _histogram("ridgeline_estimate_error_ratio")
+_WORKER_TTFT = _histogram("ridgeline_worker_ttft_seconds")
+_WORKER_TPOT = _histogram("ridgeline_worker_tpot_seconds")
+
+GAP_BOUNDS = bounds("ridgeline_itl_seconds")
+"""Buckets in which a meter has to count gaps so that they can be added up here."""
+
+
+class Recorder:
+    """Adds records to one process's array, which nobody else writes to."""
+
+    __slots__ = ("_cells", "_key_bases", "_layout", "_no_pool_bases", "_pool_bases", "_routes_before_pools")
+
+    def __init__(self, cells: memoryview[float], layout: Layout, topology: Topology) -> None:
+        self._cells = cells
+        self._layout = layout
+        self._routes_before_pools = len(topology.routes) - len(topology.pools)
+        self._no_pool_bases = {
+            model: layout.route_base(index)
+            for index, (model, _) in enumerate(topology.routes)
+            if index < self._routes_before_pools
+        }
+        self._key_bases = {key.name: layout.key_base(key.index) for key in topology.keys}
+
+    def count(self, record: RequestRecord, pool: Pool | None, worker: Worker | None, found: Measurements | None) -> None:
+        """Count one finished request. ``found`` is what its last attempt's meter gave back, if it had one."""
+        cells = self._cells
+        if pool is None:
+            route = self._no_pool_bases[record.model]
+        else:
+            route = self._layout.route_base(self._routes_before_pools + pool.index)
+        outcome = _OUTCOMES[record.outcome]
+        cells[route + _REQUESTS + _ENDPOINTS[record.endpoint] * len(_OUTCOMES) + outcome] += 1
+        if record.outcome is Outcome.REJECTED:
+            cells[route + _REJECTIONS[Rejection(record.reason)]] += 1
+        if record.phase is not None:
+            cells[route + _GONE[record.phase]] += 1
+        if record.no_token is not None:
+            cells[route + _NO_TOKEN[record.no_token]] += 1
+        if record.key is not None:
+            self._count_key(record, outcome)
+        if pool is None:
+            return
+        base = self._layout.pool_base(pool.index)
+        self._count_tokens(base, record)
+        observe = self._observe
+        if record.e2e_seconds is not None and record.endpoint in _E2E:
+            observe(base, _E2E[record.endpoint], record.e2e_seconds)
+        for histogram, value in (
+            (_TTFT, record.ttft_seconds),
+            (_TTFT_VISIBLE, record.ttft_visible_seconds),
+            (_UPSTREAM_TTFT, record.upstream_ttft_seconds),
+            (_TPOT, record.tpot_seconds),
+            (_STALL, record.stall_ratio),
+            (_QUEUE, record.queue_seconds),
+            (_CONNECT, record.connect_seconds),
+            (_CLIENT_WAIT, record.client_wait_seconds),
+            (_OVERHEAD, record.overhead_seconds),
+        ):
+            if value is not None:
+                observe(base, histogram, value)
+        if worker is not None:
+            at_worker = self._layout.worker_base(worker.index)
+            if record.upstream_ttft_seconds is not None:
+                observe(at_worker, _WORKER_TTFT, record.upstream_ttft_seconds)
+            if record.tpot_seconds is not None:
+                observe(at_worker, _WORKER_TPOT, record.tpot_seconds)
+        if found is None:
+            return
+        cells[_PARSE_ERRORS] += found.faults
+        if found.gap_counts is not None:
+            first, limits = _ITL if found.gaps_are_per_token else _CHUNK_GAP
+            first += base
+            for bucket, count in enumerate(found.gap_counts):
+                if count:
+                    cells[first + bucket] += count
+            cells[first + len(limits) + 1] += found.gap_sum_seconds
+
+    def count_slow_client(self) -> None:
+        """One stream was left out of TPOT because its client was slow."""
+        self._cells[_SLOW_CLIENT] += 1
+
+    def _observe(self, base: int, histogram: _Histogram, value: float) -> None:
+        first, limits = histogram
+        first += base
+        cells = self._cells
+        cells[first + bisect_left(limits, value)] += 1
+        cells[first + len(limits) + 1] += value
+
+    def _count_tokens(self, base: int, record: RequestRecord) -> None:
+        cells = self._cells
+        prompt, completion, cached = record.prompt_tokens, record.completion_tokens, record.cached_tokens
+        if prompt is not None:
+            cells[base + _PROMPT] += prompt
+            self._observe(base, _PROMPT_LENGTH, prompt)
+            if record.estimated_prompt_tokens:
+                self._observe(base, _ESTIMATE_ERROR, prompt / record.estimated_prompt_tokens)
+            if cached is not None:
+                cells[base + _CACHED] += cached
+                cells[base + _CACHE_KNOWN] += prompt
+            else:
+                cells[base + _CACHE_UNKNOWN] += 1
+        if completion is not None:
+            cells[base + _COMPLETION] += completion
+            if not record.completion_is_estimate:
+                self._observe(base, _COMPLETION_LENGTH, completion)
+
+    def _count_key(self, record: RequestRecord, outcome: int) -> None:
+        assert record.key is not None
+        base = self._key_bases[record.key]
+        cells = self._cells
+        cells[base + _KEY_REQUESTS + outcome] += 1
+        cells[base + _KEY_PROMPT] += record.prompt_tokens or 0
+        cells[base + _KEY_COMPLETION] += record.completion_tokens or 0
+        cells[base + _KEY_CACHED] += record.cached_tokens or 0

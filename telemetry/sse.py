@@ -1,0 +1,121 @@
+"""Server-sent events from bytes that may be cut anywhere.
+
+Lines end in LF, CR LF or CR; an event ends at a blank line; the space after ``data:`` is optional and only one is dropped.
+Sans-IO and without a clock: the instant at which bytes arrived travels beside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+"""Larger events are passed over by the reader (and counted), never kept."""
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n|\Z)|\r\Z)")
+_BOM = b"\xef\xbb\xbf"
+
+
+def last_event_end(data: bytes) -> int:
+    """The offset behind the last blank line in ``data``: what lies before it is whole events; 0 when there is none."""
+    if b"\r" not in data:
+        return data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
+    end = 0
+    for match in _BLANK.finditer(data):
+        end = match.end()
+    return end
+
+
+def split_events(data: bytes) -> list[bytes]:
+    """Cut whole events apart, each with its own terminating blank line; a rest without one comes last."""
+    if b"\r" not in data:
+        parts = data.split(b"\n\n")
+        rest = parts.pop()
+        events = [part + b"\n\n" for part in parts]
+    else:
+        events, start = [], 0
+        for match in _BLANK.finditer(data):
+            events.append(data[start : match.end()])
+            start = match.end()
+        rest = data[start:]
+    if rest:
+        events.append(rest)
+    return events
+
+
+def event_data(event: bytes) -> bytes | None:
+    """The data of one event, its ``data`` lines joined by LF; ``None`` if it has none (comments, ``event:`` alone)."""
+    if event.startswith(b"data: ") and event.find(b"\n") >= len(event) - 2 and b"\r" not in event:
+        return event[6:].rstrip(b"\n")
+    lines: list[bytes] | None = None
+    for line in _LINE_END.split(event.removeprefix(_BOM)):
+        if line.startswith(b"data:"):
+            value = line[6:] if line.startswith(b"data: ") else line[5:]
+            lines = [value] if lines is None else [*lines, value]
+        elif line == b"data":
+            lines = [b""] if lines is None else [*lines, b""]
+    return None if lines is None else b"\n".join(lines)
+
+
+class SseReader:
+    """Gives back the data of each event as soon as its blank line has arrived.
+
+    Call `feed` for each piece, and `finish` once when no more will come: a last event without its blank line counts then.
+    """
+
+    __slots__ = ("_held", "_skips", "oversized")
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._skips = False  # inside an event that passed the cap
+        self.oversized = 0  # events passed over for their size
+
+    def __repr__(self) -> str:
+        return f"<SseReader {len(self._held)} bytes held>"
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether nothing of an unfinished event is held."""
+        return not self._held and not self._skips
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Take ``piece`` in and give back the data of the events that it completes."""
+        if self._held:
+            if b"\n" not in piece and b"\r" not in piece:  # nothing can end here: do not look at the whole again
+                self._hold(piece)
+                return
+            self._held += piece
+            data = bytes(self._held)
+            self._held.clear()
+        else:
+            data = piece
+        end = last_event_end(data)
+        if not end:
+            self._hold(data)
+            return
+        self._hold(data[end:])
+        for event in split_events(data[:end]):
+            if self._skips:
+                self._skips = False
+                continue
+            found = event_data(event)
+            if found is not None:
+                yield found
+
+    def finish(self) -> Iterator[bytes]:
+        """Give back the data of what is held, if it is an event that only lacks its blank line."""
+        held = bytes(self._held)
+        self._held.clear()
+        if held and not self._skips:
+            found = event_data(held)
+            if found is not None:
+                yield found
+
+    def _hold(self, data: bytes) -> None:
+        self._held += data
+        if len(self._held) > MAX_EVENT_BYTES or (self._skips and len(self._held) > 3):
+            if not self._skips:
+                self.oversized += 1
+            self._skips = True
+            del self._held[:-3]  # the blank line may be cut: its first half has to stay

@@ -1,0 +1,189 @@
+"""What several settings must be together, and what only warns."""
+
+import hashlib
+
+import pytest
+
+from proxy.config import ConfigError, parse_config, warnings_of
+from proxy.config_checks import find
+
+SHA = hashlib.sha256(b"sk-test").hexdigest()
+
+
+def a_model(**pools):
+    """Return a model whose pools have these lines."""
+    entries = "".join(f"      - {{name: {name}, {rest}}}\n" for name, rest in pools.items())
+    return f"models:\n  - name: m\n    pools:\n{entries}"
+
+
+def problems(text):
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, {}, "file.yaml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "models: [{name: m, workers: [http://a]}, {name: m, workers: [http://b]}]",
+            "models[1].name: is the same model name as models[0].name",
+        ),
+        (
+            "models: [{name: m, aliases: [m], workers: [http://a]}]",
+            "models[0].aliases[0]: is the same model name as models[0].name",
+        ),
+        (
+            "models: [{name: m, aliases: [x], workers: [http://a]}, {name: n, aliases: [x], workers: [http://b]}]",
+            "models[1].aliases[0]: is the same model name as models[0].aliases[0]",
+        ),
+        (
+            "models: [{name: m, workers: [http://a, http://A:80/v1]}]",
+            "models[0].workers[1]: is the same worker as models[0].workers[0]",
+        ),
+        (
+            "models: [{name: m, workers: [http://a]}, {name: n, workers: [http://a]}]",
+            "models[1].workers[0]: is also models[0].workers[0]; give one",
+        ),
+        (
+            "models: [{name: m, workers: [{name: x, url: http://a}, {name: x, url: http://b}]}]",
+            "models[0].workers[1]: has the same name as models[0].workers[0]",
+        ),
+        (
+            "models: [{name: m, workers: [http://a:8000, {name: 'a:8000', url: http://b}]}]",
+            "models[0].workers[1]: has the same name as models[0].workers[0]",
+        ),
+        (
+            "models: [{name: m, workers: [http://a], pools: [{name: p, workers: [http://b]}]}]",
+            "models[0].workers: stands beside `pools`",
+        ),
+        ("models: [{name: m, pools: []}]", "models[0].pools: is empty"),
+        ("models: [{name: m, pools: [{name: none, workers: [http://b]}]}]", "models[0].pools[0].name: `none` is reserved"),
+    ],
+)
+def test_contradictions(text, expected):
+    """Double names, double workers and unclear pools are one problem each, which names the other place."""
+    (problem,) = problems(text)
+    assert problem.startswith(f"line 1, {expected}")
+
+
+def test_pool_names_are_unique_within_their_model():
+    """The same pool name may be used by two models, not by one."""
+    (problem,) = problems(
+        "models: [{name: m, pools: [{name: p, workers: [http://a], max_total_tokens: 1}, {name: p, workers: [http://b]}]}]"
+    )
+    assert "models[0].pools[1].name: is the same pool name as models[0].pools[0].name" in problem
+    parse_config(
+        "models: [{name: m, pools: [{name: p, workers: [http://a]}]}, {name: n, pools: [{name: p, workers: [http://b]}]}]",
+        {},
+        "f",
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (
+            ", max_total_tokens: 10",
+            ", max_total_tokens: 10",
+            "models[0].pools[1].max_total_tokens: accepts 10 tokens, like models[0].pools[0]",
+        ),
+        (", max_total_tokens: 10", ", max_total_tokens: '10'", "models[0].pools[1].max_total_tokens: accepts 10 tokens"),
+        ("", "", "models[0].pools[1]: has no max_total_tokens, like models[0].pools[0]"),
+        ("", ", max_total_tokens: null", "models[0].pools[1].max_total_tokens: has no max_total_tokens"),
+    ],
+)
+def test_pools_need_ranges_of_their_own(first, second, expected):
+    """Of two pools with the same range one would get no request, so that is refused."""
+    (problem,) = problems(a_model(p=f"workers: [http://a]{first}", q=f"workers: [http://b]{second}"))
+    assert expected in problem
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("listen: 127.0.0.1:9000\nadmin_listen: 127.0.0.1:9000", "line 3, admin_listen: overlaps with listen (127.0.0.1:9000)"),
+        ("listen: 0.0.0.0:9000\nadmin_listen: 127.0.0.1:9000", "line 3, admin_listen: overlaps with listen (0.0.0.0:9000)"),
+        ("listen: 127.0.0.1:8081", "line 2, listen: overlaps with admin_listen (127.0.0.1:8081)"),
+        ("observe_listen: 127.0.0.1:8080", "line 2, observe_listen: overlaps with listen (0.0.0.0:8080)"),
+    ],
+)
+def test_listeners_must_differ(lines, expected):
+    """Listeners that cannot be bound at once are refused, defaults included, at a line that the file has."""
+    (problem,) = problems(f"models: [{{name: m, workers: [http://a]}}]\n{lines}\n")
+    assert problem.startswith(expected)
+
+
+def test_keys_together():
+    """Keys have names, sums and models of their own; a near or aliased model name is pointed out."""
+    other = hashlib.sha256(b"other").hexdigest()
+    found = problems(
+        "models: [{name: llama-8b, aliases: [llama], workers: [http://a]}]\nkeys:\n"
+        f"- {{name: a, sha256: {SHA}, models: [llama]}}\n"
+        f"- {{name: a, sha256: {SHA.upper()}}}\n"
+        f"- {{name: b, sha256: {other}, models: [lama-8b, llama-8b]}}\n"
+    )
+    assert [line.split("; ")[0] for line in found] == [
+        "line 3, keys[0].models[0]: is an alias",
+        "line 4, keys[1].name: is the same key name as keys[0].name",
+        "line 4, keys[1].sha256: is the same SHA-256 as keys[0].sha256",
+        "line 5, keys[2].models[0]: is no configured model",
+    ]
+    assert found[-1].endswith("did you mean `llama-8b`?")
+
+
+def warnings(lines):
+    return warnings_of(parse_config(f"{lines}\nmodels: [{{name: m, workers: [http://a]}}]\n", {}, "f"))
+
+
+QUIET = "listen: 127.0.0.1:8080"
+
+
+def test_nothing_to_warn_of():
+    """A private address with the default limits, or a public one with keys, gives no warning."""
+    assert warnings(QUIET) == ()
+    assert warnings(f"keys: [{{name: a, sha256: {SHA}}}]") == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "values"),
+    [
+        ("listen: 0.0.0.0:8080", ["listen is 0.0.0.0:8080", "no keys"]),
+        (f"{QUIET}\nadmin_listen: 0.0.0.0:8081", ["admin_listen is 0.0.0.0:8081"]),
+        (f"{QUIET}\nlimits: {{worker_idle_seconds: 5}}", ["limits.worker_idle_seconds is 5", "after 5 s"]),
+        (
+            f"{QUIET}\nlimits: {{head_hold_seconds: 20, first_byte_seconds: 10}}",
+            ["head_hold_seconds is 20", "first_byte_seconds is 10"],
+        ),
+        (f"{QUIET}\nlimits: {{total_seconds: 30}}", ["total_seconds is 30", "first_byte_seconds is 600"]),
+    ],
+)
+def test_what_warns(lines, values):
+    """What is allowed and probably not meant gives one warning that names the settings and their values."""
+    (warning,) = warnings(lines)
+    assert all(value in warning for value in values)
+
+
+def test_pools_warn_for_what_they_override():
+    """A pool whose own limits make a bad pair with the overall ones is named; others are silent."""
+    text = f"{QUIET}\n" + a_model(
+        p="workers: [http://a], max_total_tokens: 1, limits: {first_byte_seconds: 3}", q="workers: [http://b]"
+    )
+    (warning,) = warnings_of(parse_config(text, {}, "f"))
+    assert warning.startswith("models[0].pools[0].limits.head_hold_seconds is 15")
+
+
+def test_a_worker_in_two_pools_warns():
+    """One worker under two names is allowed, and the split of its load is pointed out."""
+    text = f"{QUIET}\n" + a_model(
+        p="workers: [{name: x, url: http://a}], max_total_tokens: 1", q="workers: [{name: y, url: http://a}]"
+    )
+    (warning,) = warnings_of(parse_config(text, {}, "f"))
+    assert "workers x and y are both http://a" in warning
+
+
+def test_find():
+    """A pattern yields every match with its path, and nothing where types differ."""
+    tree = {"a": [{"b": 1}, {"c": 2}, 3, {"b": [4]}]}
+    assert list(find(tree, "a.*.b")) == [(("a", 0, "b"), 1), (("a", 3, "b"), [4])]
+    assert list(find(tree, "a.b")) == []
