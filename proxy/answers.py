@@ -23,7 +23,14 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-_NOT_FROM_WORKER = HOP_BY_HOP | {b"content-length", b"set-cookie", b"server-timing", b"x-request-id", b"x-ridgeline-worker", b"x-ridgeline-pool"}
+_NOT_FROM_WORKER = HOP_BY_HOP | {
+    b"content-length",
+    b"set-cookie",
+    b"server-timing",
+    b"x-request-id",
+    b"x-ridgeline-worker",
+    b"x-ridgeline-pool",
+}
 
 _PHRASES = {
     200: b"OK",
@@ -78,9 +85,7 @@ def error_event(error: ProxyError) -> bytes:
     return b"data: " + error_body(error) + b"\n\n"
 
 
-def json_answer(
-    status: int, body: bytes, request_id: str, *, closes: bool, extra: Iterable[tuple[bytes, bytes]] = ()
-) -> bytes:
+def json_answer(status: int, body: bytes, request_id: str, *, closes: bool, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
     """A whole answer with a JSON body."""
     more = b"".join(b"%b: %b\r\n" % pair for pair in extra)
     return b"%bcontent-type: application/json\r\nx-request-id: %b\r\n%b%bcontent-length: %d\r\n\r\n%b" % (
@@ -107,5 +112,7 @@ def passed_headers(head: AnswerHead) -> bytes:
             has_cache_control = has_cache_control or name == b"cache-control"
     if head.content_type.startswith(b"text/event-stream"):
         # Proxies in front must not collect a stream.
-        lines.append(b"x-accel-buffering: no\r\n" if has_cache_control else b"cache-control: no-cache\r\nx-accel-buffering: no\r\n")
+        lines.append(
+            b"x-accel-buffering: no\r\n" if has_cache_control else b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
+        )
     return b"".join(lines)

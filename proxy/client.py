@@ -127,7 +127,9 @@ class ClientConnection(asyncio.Protocol):
         if end < 0:
             self._ahead = data
             if len(data) > MAX_HEAD_BYTES:
-                self._refuse_unread(ClientFault("head_too_large", f"A request head may have {MAX_HEAD_BYTES} bytes.", status=431))
+                self._refuse_unread(
+                    ClientFault("head_too_large", f"A request head may have {MAX_HEAD_BYTES} bytes.", status=431)
+                )
             elif b"\n\n" in data or (b"\n" in data and b"\r\n" not in data):
                 self._refuse_unread(ClientFault("bad_request", "Lines of a request head end in CR LF."))
             return

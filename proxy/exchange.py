@@ -83,7 +83,9 @@ class Exchange:
         "status",
     )
 
-    def __init__(self, serving: Serving, client: ClientConnection, head: RequestHead, endpoint: Endpoint, started_at: float) -> None:
+    def __init__(
+        self, serving: Serving, client: ClientConnection, head: RequestHead, endpoint: Endpoint, started_at: float
+    ) -> None:
         self._serving = serving
         self.client = client
         self.head = head
@@ -150,7 +152,9 @@ class Exchange:
     def check_size(self, size: int) -> None:
         """Raises `ClientFault` when a body of so many bytes is over the limit."""
         if size > self.limits.body_bytes:
-            raise ClientFault("body_too_large", f"The request body is over the limit of {self.limits.body_bytes} bytes.", status=413)
+            raise ClientFault(
+                "body_too_large", f"The request body is over the limit of {self.limits.body_bytes} bytes.", status=413
+            )
 
     def run(self, body: bytes, now: float) -> None:
         """The request is complete: decide and send it on."""
@@ -267,7 +271,12 @@ class Exchange:
         body = self._upstream_body
         size = sum(map(len, body))
         head = self._serving.request_prefix(self.decision, self.endpoint)
-        lines = b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (head, self.head.forwarded, self.request_id.encode(), size)
+        lines = b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+            head,
+            self.head.forwarded,
+            self.request_id.encode(),
+            size,
+        )
         if size <= 16384:
             connection.write(b"".join((lines, *body)))
         else:
@@ -336,7 +345,11 @@ class Exchange:
         strips = self._strips_usage and answer.is_event_stream and is_ok
         self.relay = relay = Relay(answer, meter, strips_usage=strips, is_http11=self.head.is_http11)
         self.status = answer.status
-        lines = [answers.status_line(answer.status), answers.passed_headers(answer), b"x-request-id: %b\r\n" % self.request_id.encode()]
+        lines = [
+            answers.status_line(answer.status),
+            answers.passed_headers(answer),
+            b"x-request-id: %b\r\n" % self.request_id.encode(),
+        ]
         lines.append(
             b"server-timing: upload;dur=%.1f, connect;dur=%.1f, wait;dur=%.1f\r\n"
             % (
@@ -447,7 +460,11 @@ class Exchange:
         """The worker's answer cannot be relayed any further; ``what`` goes to the log, never to the client."""
         _log.warning("worker %s: %s", self.decision.worker.name if self.decision else "?", what)
         if self.head_sent:
-            self.fail(WorkerFault("worker_disconnected", "The worker stopped before its answer was complete.", outcome=Outcome.TRUNCATED))
+            self.fail(
+                WorkerFault(
+                    "worker_disconnected", "The worker stopped before its answer was complete.", outcome=Outcome.TRUNCATED
+                )
+            )
         else:
             self.fail(WorkerFault("worker_failed", "The worker gave no usable answer."))
 
@@ -495,9 +512,17 @@ class Exchange:
                 self.client.abort()
         elif self.phase is Phase.WAIT and self.sent_at is not None:
             if now - self.sent_at > limits.first_byte_seconds:
-                self.fail(WorkerFault("first_byte_timeout", "The worker did not begin to answer in time.", status=504, outcome=Outcome.TIMEOUT))
+                self.fail(
+                    WorkerFault(
+                        "first_byte_timeout", "The worker did not begin to answer in time.", status=504, outcome=Outcome.TIMEOUT
+                    )
+                )
         elif self.phase is Phase.ANSWER and now - self._last_event_at() > limits.token_gap_seconds:
-            self.fail(WorkerFault("worker_stalled", "The worker fell silent in the middle of its answer.", status=504, outcome=Outcome.STALLED))
+            self.fail(
+                WorkerFault(
+                    "worker_stalled", "The worker fell silent in the middle of its answer.", status=504, outcome=Outcome.STALLED
+                )
+            )
 
     def _last_event_at(self) -> float:
         """When the worker last sent something that counts: any byte of a plain answer, an event that is no comment of a stream."""
@@ -534,7 +559,9 @@ class Exchange:
 
     def _fail_unexpectedly(self) -> None:
         _log.exception("request %s failed in the gateway", self.request_id)
-        self.fail(ProxyError(500, "internal_error", "The gateway failed.", outcome=Outcome.INTERNAL_ERROR, reason="internal_error"))
+        self.fail(
+            ProxyError(500, "internal_error", "The gateway failed.", outcome=Outcome.INTERNAL_ERROR, reason="internal_error")
+        )
 
     def _reply(self, body: bytes) -> None:
         """An answer of the gateway's own."""

@@ -194,23 +194,27 @@ class ChunkDecoder:
         return line[:-2], end + 1
 
 
-def whole_chunks_length(data: bytes) -> int:
-    """The length of ``data`` if it is nothing but plain whole chunks, one after another; else 0.
+def split_plain_chunks(data: bytes) -> tuple[list[bytes], bool] | None:
+    """The payloads of ``data`` if it is nothing but plain whole chunks, and whether the end of the message is the last of them.
 
-    Only sizes without extensions count. Data that ends inside a chunk, or holds the last chunk (size 0), gives 0 too.
+    ``None`` for everything else: an unfinished chunk, extensions, trailer fields, bytes behind the end.
     """
+    pieces: list[bytes] = []
     position, size = 0, len(data)
     while position < size:
         line_end = data.find(b"\r\n", position, position + 10)
         digits = data[position:line_end]
         if line_end < 0 or _PLAIN_SIZE.fullmatch(digits) is None:
-            return 0
+            return None
         length = int(digits, 16)
-        end = line_end + 2 + length
-        if not length or end + 2 > size or data[end : end + 2] != b"\r\n":
-            return 0
-        position = end + 2
-    return position
+        start = line_end + 2
+        position = start + length + 2
+        if position > size or data[position - 2 : position] != b"\r\n":
+            return None
+        if not length:
+            return (pieces, True) if position == size and digits == b"0" else None
+        pieces.append(data[start : position - 2])
+    return pieces, False
 
 
 def _size_line(total: int) -> bytes:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 _BACKLOG = 4096
 
 
 def open_listener(address: str) -> socket.socket:
-    """Return a listening socket for HOST:PORT, ``[::]:PORT`` for both families. Raises OSError."""
+    """Return a listening socket for HOST:PORT, ``[::]:PORT`` for both families. Raises OSError with a plain `strerror`."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     family, *_, resolved = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
     is_dual_stack = host == "::" and socket.has_dualstack_ipv6()
-    # Flow and scope of an IPv6 address are left to the system.
-    return socket.create_server((resolved[0], resolved[1]), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual_stack)
+    try:
+        # Flow and scope of an IPv6 address are left to the system.
+        return socket.create_server((resolved[0], resolved[1]), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual_stack)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno)) from None  # the library's text repeats the address
 
 
 def bound_address(listener: socket.socket) -> str:

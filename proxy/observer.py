@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import isnan
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,9 @@ from telemetry.sinks.jsonlog import json_object
 RECENT_RECORDS = 100
 _MAX_SCRAPES = 8  # at the same time, each holding a page
 _SCRAPE_SECONDS = 30.0  # for a scraper to take its page
-_MAX_CONNECTIONS = 256  # per listener: probes must never be short of descriptors because of who connects here
+# Per listener, and about: what comes in one turn of the loop may exceed it. Probes must not be short of descriptors because
+# of who connects here.
+_MAX_CONNECTIONS = 256
 _PIECE_BYTES = 64 * 1024
 _SHUTDOWN_SECONDS = 0.2  # for answers on their way
 
@@ -118,19 +121,20 @@ class GatewayView:
     def _worker_state(self, worker: Worker, arrays: Sequence[Sequence[float]]) -> dict[str, object]:
         base = self._layout.worker_base(worker.index)
 
-        def control(name: str) -> float:
-            return self._control[base + slot(name)]  # NaN becomes null
+        def said(name: str) -> int | None:
+            figure = self._control[base + slot(name)]
+            return None if isnan(figure) else int(figure)
 
-        up = control("ridgeline_worker_up")
+        up = said("ridgeline_worker_up")
         return {
             "worker": worker.name,
             "url": worker.url,
-            "is_up": bool(up) if up in (0.0, 1.0) else None,
-            "in_flight_requests": sum(array[base + slot("ridgeline_in_flight_requests")] for array in arrays),
-            "running_requests": control("ridgeline_worker_running_requests"),
-            "waiting_requests": control("ridgeline_worker_waiting_requests"),
-            "kv_usage_ratio": control("ridgeline_worker_kv_usage_ratio"),
-            "scrape_failures": control("ridgeline_scrape_failures_total"),
+            "is_up": None if up is None else bool(up),
+            "in_flight_requests": sum(int(array[base + slot("ridgeline_in_flight_requests")]) for array in arrays),
+            "running_requests": said("ridgeline_worker_running_requests"),
+            "waiting_requests": said("ridgeline_worker_waiting_requests"),
+            "kv_usage_ratio": self._control[base + slot("ridgeline_worker_kv_usage_ratio")],  # NaN becomes null
+            "scrape_failures": said("ridgeline_scrape_failures_total"),
         }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from proxy.answers import LAST_CHUNK
-from proxy.framing import SIZE_LINES, AnswerHead, ChunkDecoder, FramingError, whole_chunks_length
+from proxy.framing import SIZE_LINES, AnswerHead, ChunkDecoder, FramingError, split_plain_chunks
 from proxy.usage_filter import UsageFilter
 from telemetry.meter import Measurements, Meter
 
@@ -89,10 +89,16 @@ class Relay:
     def _feed_slowly(self, data: bytes, now: float) -> bytes:
         decoder = self._decoder
         events = self._filter
-        goes_raw = False
+        if self._is_at_edge and (events is None or b'"usage"' not in data):
+            split = split_plain_chunks(data)
+            if split is not None and (events is None or (split[0] and split[0][-1].endswith(b"\n\n"))):
+                pieces, self.has_ended = split
+                self._arrivals += [now] * len(pieces)
+                self._pieces += pieces
+                if len(data) > _BATCH_BYTES or len(self._arrivals) >= _BATCH:
+                    self.scan()
+                return data
         if decoder is not None:
-            if self._is_at_edge and (events is None or (data.endswith(b"\n\n\r\n") and b'"usage"' not in data)):
-                goes_raw = whole_chunks_length(data) == len(data)
             payload = decoder.feed(data)
             self.has_ended = decoder.ended
             self.rest = decoder.rest
@@ -108,8 +114,6 @@ class Relay:
             self._pieces.append(payload)
             if len(payload) > _BATCH_BYTES or len(self._arrivals) >= _BATCH:
                 self.scan()
-        if goes_raw:
-            return data
         if events is not None:
             payload = events.feed(payload)
             if self.has_ended:

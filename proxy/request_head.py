@@ -18,7 +18,6 @@ MAX_HEADERS = 128
 
 _SAFE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-_DIGITS = re.compile(rb"[0-9]{1,15}")
 # Never sent on: what belongs to this connection, what the gateway writes itself, and what identifies the client to it.
 _NOT_FORWARDED = HOP_BY_HOP | {
     b"accept-encoding",
@@ -32,6 +31,7 @@ _NOT_FORWARDED = HOP_BY_HOP | {
     b"x-api-key",
     b"x-request-id",
 }
+_NOTED = _NOT_FORWARDED | {b"content-encoding", b"traceparent"}  # everything that is not simply sent on
 
 
 class RequestHead:
@@ -97,12 +97,14 @@ def parse_request_head(data: bytes) -> RequestHead:
     head = RequestHead()
     head.method = parser.get_method()
     version = parser.get_http_version()
-    if version not in ("1.1", "1.0"):
-        raise ClientFault("http_version_not_supported", "The gateway speaks HTTP/1.1 and HTTP/1.0.", status=505)
-    head.is_http11 = head.keeps_alive = version == "1.1"
+    if version != "1.1":
+        if version != "1.0":
+            raise ClientFault("http_version_not_supported", "The gateway speaks HTTP/1.1 and HTTP/1.0.", status=505)
+        head.is_http11 = head.keeps_alive = False
     if len(found.headers) > MAX_HEADERS:
         raise ClientFault("too_many_headers", f"A request may have {MAX_HEADERS} header fields.", status=431)
-    head.path = _path(found.target)
+    target = found.target
+    head.path = target if target[:1] == b"/" and b"?" not in target else _path(target)
     _read_headers(head, found.headers)
     return head
 
@@ -116,27 +118,22 @@ def _path(target: bytes) -> bytes:
 
 
 def _read_headers(head: RequestHead, headers: list[tuple[bytes, bytes]]) -> None:
-    dropped: frozenset[bytes] | set[bytes] = _NOT_FORWARDED
     lines: list[bytes] = []
     hosts = 0
+    named: set[bytes] | None = None  # fields that a Connection header keeps to this connection
     for name, value in headers:
         lowered = name.lower()
-        if lowered not in dropped:
+        if lowered not in _NOTED:
             lines.append(b"%b: %b\r\n" % (name, value))
-            if lowered == b"content-encoding":
-                head.is_encoded = value.strip().lower() not in (b"", b"identity")
-            elif lowered == b"traceparent":
-                match = _TRACEPARENT.fullmatch(value)
-                head.trace_id = match[1].decode() if match else None
         elif lowered == b"host":
             hosts += 1
-        elif lowered == b"content-length":
-            if head.content_length is not None or not _DIGITS.fullmatch(value):
-                raise ClientFault("bad_request", "Content-Length must be one number.")
-            head.content_length = int(value)
         elif lowered == b"authorization":
             scheme, _, token = value.partition(b" ")
             head.api_key = token.strip() if scheme.lower() == b"bearer" else None
+        elif lowered == b"content-length":
+            if head.content_length is not None or not value.isdigit() or len(value) > 15:
+                raise ClientFault("bad_request", "Content-Length must be one number.")
+            head.content_length = int(value)
         elif lowered == b"x-request-id":
             head.request_id = value.decode() if head.request_id is None and _SAFE_ID.fullmatch(value) else None
         elif lowered == b"transfer-encoding":
@@ -149,15 +146,20 @@ def _read_headers(head: RequestHead, headers: list[tuple[bytes, bytes]]) -> None
                 head.keeps_alive = False
             elif b"keep-alive" in options and not head.is_http11:
                 head.keeps_alive = True
-            named = options - _NOT_FORWARDED - {b"close", b"keep-alive", b""}
-            if named:
-                dropped = dropped | named
+            named = (named or set()) | (options - _NOT_FORWARDED - {b"close", b""})
         elif lowered == b"expect":
             head.expects_continue = value.strip().lower() == b"100-continue"
+        elif lowered == b"content-encoding":
+            head.is_encoded = value.strip().lower() not in (b"", b"identity")
+            lines.append(b"%b: %b\r\n" % (name, value))
+        elif lowered == b"traceparent":
+            match = _TRACEPARENT.fullmatch(value)
+            head.trace_id = match[1].decode() if match else None
+            lines.append(b"%b: %b\r\n" % (name, value))
     if head.is_chunked and head.content_length is not None:
         raise ClientFault("bad_request", "Content-Length and Transfer-Encoding exclude each other.")
-    if hosts > 1 or (hosts == 0 and head.is_http11):
+    if hosts != 1 and (hosts or head.is_http11):
         raise ClientFault("bad_request", "Exactly one Host header is needed.")
-    if dropped is not _NOT_FORWARDED:  # a Connection header may come after the fields that it names
-        lines = [line for line in lines if line.partition(b":")[0].lower() not in dropped]
+    if named:
+        lines = [line for line in lines if line.partition(b":")[0].lower() not in named]
     head.forwarded = b"".join(lines)

@@ -127,7 +127,8 @@ class Serving:
         ]
         pool_of = {worker.index: pool for pool in topology.pools for worker in pool.workers}
         self.worker_lines = [
-            b"x-ridgeline-worker: %b\r\nx-ridgeline-pool: %b\r\n" % (_header_text(worker.name), _header_text(pool_of[worker.index].name))
+            b"x-ridgeline-worker: %b\r\nx-ridgeline-pool: %b\r\n"
+            % (_header_text(worker.name), _header_text(pool_of[worker.index].name))
             for worker in topology.workers
         ]
         self.no_endpoint = Endpoint(
@@ -265,7 +266,12 @@ class Serving:
 
     def _model_object(self, model: Model, name: str) -> dict[str, object]:
         largest = model.pools[-1].max_total_tokens
-        shown: dict[str, object] = {"id": name, "object": "model", "created": self._started_unix_seconds, "owned_by": "ridgeline"}
+        shown: dict[str, object] = {
+            "id": name,
+            "object": "model",
+            "created": self._started_unix_seconds,
+            "owned_by": "ridgeline",
+        }
         if largest is not None:
             shown["max_model_len"] = largest
         return shown
@@ -273,9 +279,7 @@ class Serving:
     def _list_models(self, exchange: Exchange) -> bytes:
         allowed = exchange.key.models if exchange.key is not None else None
         data = [
-            self._model_object(model, name)
-            for name, model in self._models.items()
-            if allowed is None or model.name in allowed
+            self._model_object(model, name) for name, model in self._models.items() if allowed is None or model.name in allowed
         ]
         return msgspec.json.encode({"object": "list", "data": data})
 
@@ -371,7 +375,9 @@ async def drain(serving: Serving, server: asyncio.Server) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the process."""
-    parser = argparse.ArgumentParser(prog="python -m proxy.serving", description="A serving process; started by the supervisor.")
+    parser = argparse.ArgumentParser(
+        prog="python -m proxy.serving", description="A serving process; started by the supervisor."
+    )
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--slot", type=int, default=0)

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 _BYTES_PER_TOKEN = 4.0  # English prose and code: 3.8 to 4.3 with today's vocabularies
 _BYTES_PER_TOKEN_OTHER = 3.0  # texts with many bytes above ASCII: 2.8 to 3.9
 _MOST_BYTES_PER_TOKEN = 16.0  # runs of blanks become tokens of this size and more
 _TEMPLATE_TOKENS = 8  # what a chat template adds to a short conversation
-_IDS = re.compile(rb"\s*\[\s*\d")
+_IDS = re.compile(rb"\[\s*\d")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEstimate:
+class TokenEstimate(msgspec.Struct, frozen=True, gc=False):
     """Prompt tokens: the likely number, and the least and most it can reasonably be."""
 
     tokens: int
@@ -31,11 +31,13 @@ def estimate_tokens(texts: Sequence[bytes | memoryview]) -> TokenEstimate:
     likely = 0.0
     counted = 0
     for text in texts:
-        if _IDS.match(text):
-            counted += bytes(text).count(b",") + 1
+        raw = bytes(text)
+        length = len(raw)
+        if raw[:1] == b"[" and _IDS.match(raw):
+            counted += raw.count(b",") + 1
             continue
-        size += len(text)
-        likely += len(text) / (_BYTES_PER_TOKEN if bytes(text).isascii() else _BYTES_PER_TOKEN_OTHER)
+        size += length
+        likely += length / (_BYTES_PER_TOKEN if raw.isascii() else _BYTES_PER_TOKEN_OTHER)
     if not size:
         return TokenEstimate(counted, counted, counted)
     return TokenEstimate(

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from routing.estimate import TokenEstimate
 from routing.topology import Model, Pool, Worker
@@ -19,6 +20,8 @@ ASSUMED_OUTPUT_TOKENS = 1024
 class PoolReason(StrEnum):
     """Why this pool."""
 
+    __hash__ = str.__hash__  # in C; Enum's own is a Python function
+
     ONLY_POOL = "only_pool"
     CONTEXT_LENGTH = "context_length"  # the smallest whose range holds prompt and output budget
     MAY_FIT = "may_fit"  # the largest: the estimate is over its range, its lower end is not
@@ -26,6 +29,8 @@ class PoolReason(StrEnum):
 
 class Reason(StrEnum):
     """Why this worker; the names are label values."""
+
+    __hash__ = str.__hash__  # in C; Enum's own is a Python function
 
     ONLY_WORKER = "only_worker"  # nothing to choose from
     TURN = "turn"
@@ -36,12 +41,13 @@ class Reason(StrEnum):
 class Impossible(StrEnum):
     """Why there is no decision."""
 
+    __hash__ = str.__hash__  # in C; Enum's own is a Python function
+
     FIT = "fit"  # surely longer than the largest pool accepts
     NO_WORKER = "no_worker"  # every worker of the pool is down or has been tried
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """What the decision looks at, by worker index; live views are fine, they are read once."""
 
     is_up: Sequence[float]  # 1 up, 0 down, NaN not known yet, which counts as up
@@ -49,8 +55,7 @@ class Snapshot:
     turn: int  # grows by one with every decision
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes and why; made once, never revised."""
 
     pool: Pool

@@ -250,7 +250,7 @@ def main(
 ) -> None:
     """Run the gateway with simulated workers and light traffic."""
     try:
-        asyncio.run(_run_until_signal(with_traffic=not no_traffic, duration_seconds=duration, log=log))
+        asyncio.run(_run_until_signal(with_traffic=not no_traffic, duration_seconds=duration, log=log and log.absolute()))
     except DemoError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from telemetry.events import Event, Usage, read_event
-from telemetry.sse import SseReader
+from telemetry.sse import SseReader, event_data
 
 MAX_PLAIN_BYTES = 8 * 1024 * 1024
 """Plain answers larger than this are passed on unread: no usage is known of them."""
@@ -125,13 +125,15 @@ class StreamMeter:
             if ordinary:
                 self._take_ordinary(ordinary)
                 ordinary = []
-            if is_ready and _is_one_event(piece):
-                event, faults = read_event(piece[6:-2])
-                self.events += 1
+            if is_ready and piece.endswith(b"\n\n") and b"\r" not in piece:  # whole events in the usual spelling
                 self.last_event_at = at
-                self._take(at, event, faults)
-                if self._choices == 1 and self.found.first_visible_at is not None and not faults:
-                    self._learn(piece, event)
+                for event in piece[:-2].split(b"\n\n"):
+                    if event.startswith(b"data: ") and b"\n" not in event:
+                        self._take_data(at, event[6:])
+                    elif (data := event_data(event)) is not None:
+                        self._take_data(at, data)
+                if self._may_learn:
+                    self._learn(piece)
                     head, tail = self._head, self._tail
                     head_size, tail_size = len(head), len(tail)
             else:
@@ -147,11 +149,15 @@ class StreamMeter:
             self._take_data(at, data)
         found = self.found
         found.faults += self._reader.oversized
-        found.finish_reasons = tuple(reason for _, reason in sorted(self._finish_reasons.items()))
-        has_finished = len(self._finish_reasons) >= self._choices
+        reasons = self._finish_reasons
+        if len(reasons) == 1:
+            found.finish_reasons = tuple(reasons.values())
+        elif reasons:
+            found.finish_reasons = tuple(reason for _, reason in sorted(reasons.items()))
+        has_finished = len(reasons) >= self._choices
         found.is_complete = self._done or has_finished
-        if found.is_complete:
-            found.missing_end = None if self._done and has_finished else ("finish_reason" if self._done else "done")
+        if found.is_complete and not (self._done and has_finished):
+            found.missing_end = "finish_reason" if self._done else "done"
         if found.usage is None and self._continuous:
             found.usage = Usage(completion_tokens=sum(self._continuous.values()))
         if found.gap_counts is not None:
@@ -180,19 +186,28 @@ class StreamMeter:
         found.token_events += len(arrivals)
         self.events += len(arrivals)
 
-    def _learn(self, piece: bytes, event: Event) -> None:
+    @property
+    def _may_learn(self) -> bool:
+        """Whether this looks like a stream of many tokens whose shape is not known yet."""
+        return (
+            self._tail is _NEVER
+            and self._choices == 1
+            and self.found.token_events > 1
+            and self.found.first_visible_at is not None
+        )
+
+    def _learn(self, piece: bytes) -> None:
         """Remember what surrounds the text of an ordinary event: one choice with text, and nothing else of interest."""
+        if not _is_one_event(piece):
+            return
+        event, faults = read_event(piece[6:-2])
         choices = event.choices
-        if (
-            not choices
-            or len(choices) != 1
-            or choices[0].finish_reason is not None
-            or event.usage is not None
-            or event.is_error
-        ):
+        if faults or not choices or len(choices) != 1 or choices[0].finish_reason is not None:
+            return
+        if event.usage is not None or event.is_error or not choices[0].has_text:
             return
         marker = b'"content":"' if choices[0].delta is not None else b'"text":"'
-        if not choices[0].has_text or piece.count(marker) != 1:
+        if piece.count(marker) != 1:
             return
         start = piece.index(marker) + len(marker)
         match = _STRING_END(piece, start)
@@ -202,24 +217,25 @@ class StreamMeter:
     def _take_data(self, at: float, data: bytes) -> None:
         self.events += 1
         self.last_event_at = at
-        if data.strip() == b"[DONE]":
+        if data == b"[DONE]" or data.strip() == b"[DONE]":
             self._done = True
-        else:
-            self._take(at, *read_event(data))
-
-    def _take(self, at: float, event: Event, faults: int) -> None:
+            return
+        event, faults = read_event(data)
         found = self.found
         if faults:
             found.faults += faults
-        if event.error:
+        if event.error or event.object == "error":
             found.is_error = found.is_error or event.is_error
-        elif event.object == "error":
-            found.is_error = True
         carries = shows = False
         for choice in event.choices or ():
-            if choice.has_token:
+            delta = choice.delta
+            if delta is None:
+                if choice.text:
+                    carries = shows = True
+            elif delta.content or delta.refusal:
+                carries = shows = True
+            elif delta.has_token:
                 carries = True
-                shows = shows or choice.has_text
             if choice.finish_reason:
                 self._finish_reasons[choice.index] = choice.finish_reason
                 found.last_token_at = at

@@ -10,9 +10,13 @@ from enum import StrEnum
 
 import msgspec
 
+# Enum's own hash is a Python function, and members are looked up in dicts several times a request; as strings they hash in C.
+
 
 class Outcome(StrEnum):
     """How a request ended. Every request has exactly one; the order is the order of the cells that count them."""
+
+    __hash__ = str.__hash__
 
     OK = "ok"
     CLIENT_ERROR = "client_error"  # the request was at fault: bad JSON, unknown model, or the worker's own 4xx passed on
@@ -31,6 +35,8 @@ class Outcome(StrEnum):
 class Phase(StrEnum):
     """Where a request was when its client left."""
 
+    __hash__ = str.__hash__
+
     UPLOAD = "upload"  # the body was still arriving
     QUEUE = "queue"  # waiting for a place
     CONNECT = "connect"  # a connection to the worker was being made
@@ -40,6 +46,8 @@ class Phase(StrEnum):
 
 class Rejection(StrEnum):
     """Why the gateway refused a request that was well formed, or could not be read at all."""
+
+    __hash__ = str.__hash__
 
     AUTH = "auth"
     RATE = "rate"
@@ -51,6 +59,8 @@ class Rejection(StrEnum):
 
 class NoToken(StrEnum):
     """Why a streamed request has no first token."""
+
+    __hash__ = str.__hash__
 
     NOT_ANSWERED = "not_answered"  # no answer of the worker reached us
     REFUSED = "refused"  # the worker answered with an error

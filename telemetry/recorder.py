@@ -71,26 +71,24 @@ GAP_BOUNDS = bounds("ridgeline_itl_seconds")
 class Recorder:
     """Adds records to one process's array, which nobody else writes to."""
 
-    __slots__ = ("_cells", "_key_bases", "_layout", "_no_pool_bases", "_pool_bases", "_routes_before_pools")
+    __slots__ = ("_cells", "_key_bases", "_no_pool_bases", "_pool_bases", "_worker_bases")
 
     def __init__(self, cells: memoryview[float], layout: Layout, topology: Topology) -> None:
         self._cells = cells
-        self._layout = layout
-        self._routes_before_pools = len(topology.routes) - len(topology.pools)
+        before_pools = len(topology.routes) - len(topology.pools)
         self._no_pool_bases = {
-            model: layout.route_base(index)
-            for index, (model, _) in enumerate(topology.routes)
-            if index < self._routes_before_pools
+            model: layout.route_base(index) for index, (model, _) in enumerate(topology.routes[:before_pools])
         }
+        self._pool_bases = [
+            (layout.route_base(before_pools + pool.index), layout.pool_base(pool.index)) for pool in topology.pools
+        ]
+        self._worker_bases = [layout.worker_base(worker.index) for worker in topology.workers]
         self._key_bases = {key.name: layout.key_base(key.index) for key in topology.keys}
 
     def count(self, record: RequestRecord, pool: Pool | None, worker: Worker | None, found: Measurements | None) -> None:
         """Count one finished request. ``found`` is what its last attempt's meter gave back, if it had one."""
         cells = self._cells
-        if pool is None:
-            route = self._no_pool_bases[record.model]
-        else:
-            route = self._layout.route_base(self._routes_before_pools + pool.index)
+        route, base = (self._no_pool_bases[record.model], 0) if pool is None else self._pool_bases[pool.index]
         outcome = _OUTCOMES[record.outcome]
         cells[route + _REQUESTS + _ENDPOINTS[record.endpoint] * len(_OUTCOMES) + outcome] += 1
         if record.outcome is Outcome.REJECTED:
@@ -103,40 +101,50 @@ class Recorder:
             self._count_key(record, outcome)
         if pool is None:
             return
-        base = self._layout.pool_base(pool.index)
         self._count_tokens(base, record)
         observe = self._observe
         if record.e2e_seconds is not None and record.endpoint in _E2E:
             observe(base, _E2E[record.endpoint], record.e2e_seconds)
         for histogram, value in (
-            (_TTFT, record.ttft_seconds),
-            (_TTFT_VISIBLE, record.ttft_visible_seconds),
-            (_UPSTREAM_TTFT, record.upstream_ttft_seconds),
-            (_TPOT, record.tpot_seconds),
-            (_STALL, record.stall_ratio),
             (_QUEUE, record.queue_seconds),
             (_CONNECT, record.connect_seconds),
             (_CLIENT_WAIT, record.client_wait_seconds),
-            (_OVERHEAD, record.overhead_seconds),
         ):
-            if value is not None:
+            if value:
                 observe(base, histogram, value)
-        if worker is not None:
-            at_worker = self._layout.worker_base(worker.index)
-            if record.upstream_ttft_seconds is not None:
-                observe(at_worker, _WORKER_TTFT, record.upstream_ttft_seconds)
-            if record.tpot_seconds is not None:
-                observe(at_worker, _WORKER_TPOT, record.tpot_seconds)
-        if found is None:
-            return
-        cells[_PARSE_ERRORS] += found.faults
-        if found.gap_counts is not None:
+            elif value is not None:  # nearly always 0: the first bucket
+                cells[base + histogram[0]] += 1
+        if record.overhead_seconds is not None:
+            observe(base, _OVERHEAD, record.overhead_seconds)
+        if record.stream:
+            self._count_stream(base, record, worker)
+        if found is not None and found.faults:
+            cells[_PARSE_ERRORS] += found.faults
+        if found is not None and found.gap_counts is not None:
             first, limits = _ITL if found.gaps_are_per_token else _CHUNK_GAP
             first += base
             for bucket, count in enumerate(found.gap_counts):
                 if count:
                     cells[first + bucket] += count
             cells[first + len(limits) + 1] += found.gap_sum_seconds
+
+    def _count_stream(self, base: int, record: RequestRecord, worker: Worker | None) -> None:
+        observe = self._observe
+        if record.ttft_seconds is not None:
+            observe(base, _TTFT, record.ttft_seconds)
+        if record.ttft_visible_seconds is not None:
+            observe(base, _TTFT_VISIBLE, record.ttft_visible_seconds)
+        if record.stall_ratio is not None:
+            observe(base, _STALL, record.stall_ratio)
+        if worker is None:
+            return
+        at_worker = self._worker_bases[worker.index]
+        if record.upstream_ttft_seconds is not None:
+            observe(base, _UPSTREAM_TTFT, record.upstream_ttft_seconds)
+            observe(at_worker, _WORKER_TTFT, record.upstream_ttft_seconds)
+        if record.tpot_seconds is not None:
+            observe(base, _TPOT, record.tpot_seconds)
+            observe(at_worker, _WORKER_TPOT, record.tpot_seconds)
 
     def count_slow_client(self) -> None:
         """One stream was left out of TPOT because its client was slow."""

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,9 @@ def a_record(number: int = 0, request_id: str = "") -> RequestRecord:
 
 async def eventually(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(5):
-        while not holds():
+        while True:
+            if holds():
+                return
             await asyncio.sleep(0.002)
 
 
@@ -201,11 +203,9 @@ async def test_frame_that_was_cut_is_sent_again_whole(tmp_path: Path) -> None:
             sender.put(a_record(number, request_id="x" * 400))
         stuck.setblocking(False)
         taken, _ = await asyncio.get_running_loop().sock_accept(stuck)
-        await eventually(lambda: "_waits_for_room" and sender.unsent < 4000)
-        first = await asyncio.get_running_loop().sock_recv(taken, 100_000)
+        await asyncio.get_running_loop().sock_recv(taken, 100_000)  # less than one frame
         taken.close()
     path.unlink()
-    read_before = len(FrameReader().feed(first))
 
     async with a_control(path) as control:
         await eventually(lambda: sender.unsent == 0)
@@ -213,8 +213,7 @@ async def test_frame_that_was_cut_is_sent_again_whole(tmp_path: Path) -> None:
         await sender.close(1)
 
     numbers = [record.prompt_tokens for record in control.records]
-    assert numbers == list(range(4000 - len(numbers), 4000))
-    assert len(numbers) >= 4000 - read_before - 512 * 4  # at most what one socket buffer held is lost
+    assert numbers in (list(range(4000)), list(range(512, 4000)))  # the kernel may have had all of the first frame
     assert control.faults == []
 
 
@@ -226,7 +225,7 @@ async def test_control_that_does_not_read_holds_nobody_up(tmp_path: Path) -> Non
         stuck.listen()
         sender = RecordSender(path)
         for number in range(MAX_UNSENT_RECORDS):
-            sender.put(a_record(number, request_id="x" * 400))
+            sender.put(a_record(number))
         before = asyncio.get_running_loop().time()
         await sender.close(0.1)
 
@@ -241,9 +240,8 @@ async def test_malformed_frame_ends_only_its_connection(tmp_path: Path) -> None:
         sender = RecordSender(tmp_path / "r")
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "r"))
         writer.write(encode_frame([a_record(1)]) + b"\xff" * 100)
-        with pytest.raises(ConnectionResetError):
+        with suppress(ConnectionResetError):
             assert await reader.read() == b""
-            raise ConnectionResetError  # an orderly end will do
         writer.close()
 
         sender.put(a_record(2))

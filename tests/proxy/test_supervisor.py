@@ -281,7 +281,7 @@ def test_address_in_use_is_one_line_and_code_1(tmp_path: Path) -> None:
 
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
-    assert f"ERROR cannot listen on {address}: Address already in use" in result.stderr
+    assert f"ERROR cannot listen on {address}: Address already in use\n" in result.stderr
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0", "[::]:0"])
@@ -331,3 +331,12 @@ def test_run_directory_goes_where_it_can(tmp_path: Path) -> None:
 
     with pytest.raises(FileNotFoundError):
         RunDirectory([tmp_path / "missing"])
+
+
+def test_supervisor_stays_small() -> None:
+    """It imports nothing but the standard library, and neither asyncio nor logging of that."""
+    program = "import sys, proxy.supervisor; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=10, check=True)
+
+    loaded = {name.partition(".")[0] for name in result.stdout.split()}
+    assert loaded.isdisjoint({"asyncio", "logging", "aiohttp", "msgspec", "pydantic", "yaml", "routing", "telemetry"})
