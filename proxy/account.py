@@ -6,100 +6,116 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING
 
 from routing.topology import NO_POOL, UNKNOWN_MODEL
+from telemetry.events import Usage
 from telemetry.meter import Measurements, StreamMeter
 from telemetry.record import NoToken, Outcome, RequestRecord
 
 if TYPE_CHECKING:
     from proxy.exchange import Exchange
-    from proxy.serving import Serving
+    from proxy.state import ServingState
 
+_NOTHING = Measurements()
 SLOW_CLIENT_RATIO = 0.05
 """A stream that spent more of its time than this waiting for its client says nothing about the worker's pace."""
 
 
-def account(serving: Serving, exchange: Exchange, outcome: Outcome, reason: str | None, now: float) -> None:
+def account(exchange: Exchange, outcome: Outcome, reason: str | None, now: float) -> None:
     """Make the record of an exchange that ended at ``now``, count it and send it to the control process."""
-    decision = exchange.decision
-    pool = decision.pool if decision else None
-    worker = decision.worker if decision else None
-    request, received_at, sent_at = exchange.request, exchange.received_at, exchange.sent_at
-    found = exchange.found or Measurements()
-    usage = found.usage
+    state = exchange.state
+    decision, prepared, answer, key = exchange.decision, exchange.prepared, exchange.answer, exchange.key
+    pool = worker = None
+    if decision is not None:
+        pool, worker = decision.pool, decision.worker
+    request = prepared.request if prepared is not None else None
     is_stream = request is not None and request.stream
-    first = found.first_token_at if is_stream else None
-    e2e = now - received_at if received_at is not None else None
-    was_slow_client = e2e is not None and exchange.client_wait_seconds > SLOW_CLIENT_RATIO * e2e
-    tpot = found.tpot_seconds() if request is not None and request.choices == 1 else None
-    if tpot is not None and was_slow_client:
-        tpot = None
-        serving.recorder.count_slow_client()
-    completion = usage.completion_tokens if usage else None
+    found = exchange.found or _NOTHING
+    usage = found.usage
+    received_at = exchange.received_at
+    e2e = None if received_at is None else now - received_at
+    first_body = None if received_at is None or exchange.first_body_at is None else exchange.first_body_at - received_at
+    ttft = visible = upstream_ttft = tpot = None
+    if is_stream and received_at is not None and found.first_token_at is not None:
+        ttft = found.first_token_at - received_at
+        if found.first_visible_at is not None:
+            visible = found.first_visible_at - received_at
+        if exchange.sent_at is not None:
+            upstream_ttft = found.first_token_at - exchange.sent_at
+        if request is not None and request.choices == 1:
+            tpot = found.tpot_seconds()
+        if tpot is not None and e2e is not None and exchange.client_wait_seconds > SLOW_CLIENT_RATIO * e2e:
+            tpot = None
+            state.recorder.count_slow_client()
+    completion = usage.completion_tokens if usage is not None else None
     is_estimate = completion is None and is_stream and found.token_events > 0
-    cached, inferred = _cached(serving, exchange, found)
-
-    def since_received(at: float | None) -> float | None:
-        return None if at is None or received_at is None else at - received_at
-
+    cached, inferred = (None, False) if usage is None else _cached(state, exchange, usage)
     record = RequestRecord(
         request_id=exchange.request_id,
         ended_unix_seconds=wall_clock(),
-        key=exchange.key.name if exchange.key else None,
-        model=exchange.model.name if exchange.model else UNKNOWN_MODEL,
-        pool=pool.name if pool else NO_POOL,
-        worker=worker.name if worker else None,
+        key=None if key is None else key.name,
+        model=UNKNOWN_MODEL if prepared is None else prepared.model.name,
+        pool=NO_POOL if pool is None else pool.name,
+        worker=None if worker is None else worker.name,
         endpoint=exchange.endpoint.name,
         stream=is_stream,
         status=exchange.status,
-        worker_status=exchange.answer.status if exchange.answer else None,
+        worker_status=None if answer is None else answer.status,
         outcome=outcome,
         reason=reason,
         phase=exchange.phase if outcome is Outcome.CLIENT_GONE else None,
         attempts=exchange.attempts,
-        pool_reason=decision.pool_reason if decision else None,
-        policy=decision.policy if decision else None,
-        route_reason=decision.reason if decision else None,
+        pool_reason=None if decision is None else decision.pool_reason,
+        policy=None if decision is None else decision.policy,
+        route_reason=None if decision is None else decision.reason,
         finish_reasons=found.finish_reasons,
-        ttft_seconds=since_received(first),
-        ttft_visible_seconds=since_received(found.first_visible_at) if is_stream else None,
-        ttft_first_byte_seconds=since_received(exchange.first_body_at),
-        upstream_ttft_seconds=first - sent_at if first is not None and sent_at is not None else None,
+        ttft_seconds=ttft,
+        ttft_visible_seconds=visible,
+        ttft_first_byte_seconds=first_body,
+        ttft_delivered_seconds=_delivered(exchange, ttft),
+        upstream_ttft_seconds=upstream_ttft,
         tpot_seconds=tpot,
         stall_ratio=found.stall_ratio,
         e2e_seconds=e2e,
-        upload_seconds=received_at - exchange.started_at if received_at is not None else None,
-        queue_seconds=0.0 if decision else None,
+        upload_seconds=None if received_at is None else received_at - exchange.started_at,
+        queue_seconds=None if decision is None else 0.0,
         connect_seconds=exchange.connect_seconds if exchange.attempts else None,
-        client_wait_seconds=exchange.client_wait_seconds if exchange.head_sent else None,
+        client_wait_seconds=exchange.client_wait_seconds if exchange.is_head_sent else None,
         overhead_seconds=_overhead(exchange),
-        prompt_tokens=usage.prompt_tokens if usage else None,
+        prompt_tokens=None if usage is None else usage.prompt_tokens,
         completion_tokens=found.token_events if is_estimate else completion,
-        reasoning_tokens=usage.reasoning_tokens if usage else None,
+        reasoning_tokens=None if usage is None else usage.reasoning_tokens,
         cached_tokens=cached,
         cached_inferred=inferred,
         completion_is_estimate=is_estimate,
         token_events=found.token_events,
-        estimated_prompt_tokens=exchange.estimate.tokens if exchange.estimate else None,
-        max_tokens=request.max_tokens if request else None,
+        estimated_prompt_tokens=None if prepared is None else prepared.estimate.tokens,
+        max_tokens=None if request is None else request.max_tokens,
         request_bytes=exchange.request_bytes,
-        answer_bytes=exchange.relay.answer_bytes if exchange.relay else 0,
-        no_token=_no_token(exchange, found) if is_stream and first is None else None,
+        answer_bytes=0 if exchange.relay is None else exchange.relay.answer_bytes,
+        no_token=_no_token(exchange, found) if is_stream and ttft is None else None,
         missing_end=found.missing_end,
         trace_id=exchange.head.trace_id,
     )
-    serving.finished(exchange, record, pool, worker, exchange.found)
+    state.recorder.count(record, pool, worker, exchange.found)
+    state.sender.put(record)
 
 
-def _cached(serving: Serving, exchange: Exchange, found: Measurements) -> tuple[int | None, bool]:
+def _cached(state: ServingState, exchange: Exchange, usage: Usage) -> tuple[int | None, bool]:
     """Cached tokens, and whether 0 was inferred: some versions leave the details out when nothing was cached."""
-    usage = found.usage
-    if usage is None or exchange.decision is None or usage.prompt_tokens is None:
+    if exchange.decision is None or usage.prompt_tokens is None:
         return None, False
     index = exchange.decision.worker.index
     if usage.has_details:
         if usage.cached_tokens is not None:
-            serving.reports_cached.add(index)
+            state.reports_cached.add(index)
         return usage.cached_tokens, False
-    return (0, True) if index in serving.reports_cached else (None, False)
+    return (0, True) if index in state.reports_cached else (None, False)
+
+
+def _delivered(exchange: Exchange, ttft: float | None) -> float | None:
+    """TTFT and what it took to hand that token on; ``None`` for a client that was not taking bytes all the time."""
+    if ttft is None or exchange.first_written_at is None or exchange.first_body_at is None or exchange.client_wait_seconds:
+        return None
+    return ttft + exchange.first_written_at - exchange.first_body_at
 
 
 def _overhead(exchange: Exchange) -> float | None:

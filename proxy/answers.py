@@ -7,30 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from proxy.errors import ProxyError
-from proxy.framing import AnswerHead
-
-# Headers that belong to one connection (RFC 9110, 7.6.1), or that the gateway writes itself.
-HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
-_NOT_FROM_WORKER = HOP_BY_HOP | {
-    b"content-length",
-    b"set-cookie",
-    b"server-timing",
-    b"x-request-id",
-    b"x-ridgeline-worker",
-    b"x-ridgeline-pool",
-}
+from proxy.framing import AnswerHead, Framing
 
 _PHRASES = {
     200: b"OK",
@@ -98,21 +75,25 @@ def json_answer(status: int, body: bytes, request_id: str, *, closes: bool, extr
     )
 
 
-def passed_headers(head: AnswerHead) -> bytes:
-    """The worker's headers that the client gets, as lines: end-to-end ones, cookies left out, duplicates kept."""
-    lines = []
-    dropped = _NOT_FROM_WORKER
-    has_cache_control = False
-    for name, value in head.headers:
-        if name == b"connection" and value.strip().lower() not in (b"close", b"keep-alive"):
-            dropped = dropped | {option.strip().lower() for option in value.split(b",")}
-    for name, value in head.headers:
-        if name not in dropped:
-            lines.append(b"%b: %b\r\n" % (name, value))
-            has_cache_control = has_cache_control or name == b"cache-control"
-    if head.content_type.startswith(b"text/event-stream"):
-        # Proxies in front must not collect a stream.
-        lines.append(
-            b"x-accel-buffering: no\r\n" if has_cache_control else b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
-        )
-    return b"".join(lines)
+def answer_lines(
+    head: AnswerHead, framing: Framing, *, request_id: str, closes: bool, timing: tuple[float, float, float]
+) -> bytes:
+    """A worker's head as the client gets it, without the blank line.
+
+    ``timing`` are the seconds of upload, connecting, and waiting for the worker's head, for ``Server-Timing``.
+    """
+    if framing is Framing.LENGTH:
+        length = b"content-length: %d\r\n" % (head.content_length or 0)
+    else:
+        length = b"transfer-encoding: chunked\r\n" if framing is Framing.CHUNKED else b""
+    upload, connect, wait = timing
+    return b"%b%bx-request-id: %b\r\nserver-timing: upload;dur=%.1f, connect;dur=%.1f, wait;dur=%.1f\r\n%b%b" % (
+        status_line(head.status),
+        head.passed,
+        request_id.encode(),
+        1e3 * upload,
+        1e3 * connect,
+        1e3 * wait,
+        length,
+        b"connection: close\r\n" if closes else b"",
+    )

@@ -8,13 +8,14 @@ from time import monotonic as clock
 from typing import TYPE_CHECKING, cast
 
 from proxy import answers
+from proxy.endpoints import NO_ENDPOINT, PROBES
 from proxy.errors import ClientFault, ProxyError
 from proxy.exchange import Exchange
 from proxy.framing import ChunkDecoder, FramingError
 from proxy.request_head import MAX_HEAD_BYTES, RequestHead, parse_request_head
 
 if TYPE_CHECKING:
-    from proxy.serving import Serving
+    from proxy.state import ServingState
 
 _MAX_AHEAD_BYTES = 64 * 1024  # of a next request that arrives while one is being answered
 _LINGER_SECONDS = 2.0  # how long a client may still send what nobody reads, so that it can read its error
@@ -39,18 +40,19 @@ class ClientConnection(asyncio.Protocol):
         "_missing_bytes",
         "_parts",
         "_reads",
-        "_serving",
+        "_shared",
         "_since",
         "_size",
         "_state",
-        "_transport",
+        "transport",
         "is_open",
         "will_keep_alive",
     )
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
-        self._transport: asyncio.Transport | None = None
+    transport: asyncio.Transport  # once it is made
+
+    def __init__(self, state: ServingState) -> None:
+        self._shared = state
         self._state = _State.HEAD
         self._exchange: Exchange | None = None
         self._ahead = b""  # bytes not looked at yet
@@ -71,14 +73,14 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         self.is_open = True
-        self._serving.clients.add(self)
+        self._shared.clients.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone; a request that is under way goes with it."""
         self.is_open = False
-        self._serving.clients.discard(self)
+        self._shared.clients.discard(self)
         exchange, self._exchange = self._exchange, None
         self._parts = []
         if exchange is not None:
@@ -110,9 +112,9 @@ class ClientConnection(asyncio.Protocol):
             self._take_body(data)
         elif self._state is _State.ANSWER:
             self._ahead += data
-            if len(self._ahead) > _MAX_AHEAD_BYTES and self._reads and self._transport is not None:
+            if len(self._ahead) > _MAX_AHEAD_BYTES and self._reads:
                 # A client may send its next request early, but not without bound. Its leaving goes unseen meanwhile.
-                self._transport.pause_reading()
+                self.transport.pause_reading()
                 self._reads = False
         else:
             self._lingered_bytes += len(data)
@@ -145,18 +147,17 @@ class ClientConnection(asyncio.Protocol):
         self._begin(head, data[end + 4 :])
 
     def _begin(self, head: RequestHead, rest: bytes) -> None:
-        serving = self._serving
-        if serving.answer_probe(self, head, rest):
+        state = self._shared
+        if head.path in PROBES and head.method in (b"GET", b"HEAD"):
+            self._reply_to_probe(head, rest)
             return
-        endpoint = serving.endpoint(head.method, head.path)
-        self._exchange = exchange = Exchange(serving, self, head, endpoint, self._since)
-        serving.exchanges.add(exchange)
-        self.will_keep_alive = head.keeps_alive and not serving.is_draining
+        endpoint = state.endpoints.find(head.method, head.path)
+        self._exchange = exchange = Exchange(state, self, head, endpoint, self._since)
+        state.exchanges.add(exchange)
+        self.will_keep_alive = head.keeps_alive and not state.is_draining
         has_body = head.is_chunked or bool(head.content_length)
         self._state = _State.BODY
         try:
-            if endpoint.fault is not None:
-                raise endpoint.fault()
             exchange.admit()
         except ProxyError as error:
             self.will_keep_alive = self.will_keep_alive and not has_body
@@ -219,10 +220,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse_unread(self, fault: ClientFault) -> None:
         """A head that cannot be read: there is no telling where the next request would begin."""
-        serving = self._serving
+        state = self._shared
         self.will_keep_alive = False
-        self._exchange = exchange = Exchange(serving, self, RequestHead(), serving.no_endpoint, self._since)
-        serving.exchanges.add(exchange)
+        self._exchange = exchange = Exchange(state, self, RequestHead(), NO_ENDPOINT, self._since)
+        state.exchanges.add(exchange)
         exchange.fail(fault)
 
     # What exchanges call
@@ -230,11 +231,13 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes to the client, unless it has left."""
         if self.is_open:
-            self._transport.write(data)  # type: ignore[union-attr]
+            self.transport.write(data)
 
-    def reply_to_probe(self, status: int, body: bytes, head: RequestHead, rest: bytes) -> None:
+    def _reply_to_probe(self, head: RequestHead, rest: bytes) -> None:
         """Answer a probe of the process; no exchange, no record. ``rest`` is what came behind its head."""
         self._ahead = rest
+        is_ready = head.path == b"/livez" or not self._shared.is_draining
+        status, body = (200, b"ok\n") if is_ready else (503, b"draining\n")
         closes = not head.keeps_alive
         self.write(
             b"%bcontent-type: text/plain\r\n%bcontent-length: %d\r\n\r\n%b"
@@ -258,7 +261,7 @@ class ClientConnection(asyncio.Protocol):
     def answer_done(self, can_keep_alive: bool) -> None:
         """The exchange has ended with a whole answer: the next request can come, or the connection ends."""
         self._exchange = None
-        if not self.is_open or self._transport is None:
+        if not self.is_open:
             return
         if not can_keep_alive or not self.will_keep_alive:
             if self._state is _State.ANSWER:
@@ -270,11 +273,11 @@ class ClientConnection(asyncio.Protocol):
         self._since = clock()
         if not self._reads:
             self._reads = True
-            self._transport.resume_reading()
+            self.transport.resume_reading()
         if self._ahead:
             ahead, self._ahead = self._ahead, b""
             # In a call of its own: many small requests in one read must not grow the stack.
-            self._serving.loop.call_soon(self._resume, ahead)
+            self._shared.loop.call_soon(self._resume, ahead)
 
     def _resume(self, ahead: bytes) -> None:
         if self.is_open and self._state is _State.HEAD:
@@ -282,32 +285,29 @@ class ClientConnection(asyncio.Protocol):
 
     def _linger(self) -> None:
         """The client may still be sending: a plain close would reset the connection before it has read the answer."""
-        assert self._transport is not None
         self._state = _State.LINGER
         self._since = clock()
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
 
     def close(self) -> None:
         """End the connection when what was written has gone out."""
         self._exchange = None
-        if self._transport is not None:
-            self._transport.close()
+        self.transport.close()
 
     def abort(self) -> None:
         """End the connection now."""
-        if self._transport is not None:
-            self._transport.abort()
+        self.transport.abort()
 
     def expire(self, now: float) -> None:
         """Called about twice a second: close what is idle or slow. Running requests have limits of their own."""
-        limits = self._serving.topology.limits
+        limits = self._shared.topology.limits
         since = now - self._since
         if self._state is _State.HEAD:
             if self._ahead:
                 if since > limits.request_head_seconds:
                     self._refuse_unread(ClientFault("request_timeout", "The request head did not arrive in time.", status=408))
-            elif since > limits.client_idle_seconds or self._serving.is_draining:
+            elif since > limits.client_idle_seconds or self._shared.is_draining:
                 self.close()
         elif self._state is _State.LINGER and since > _LINGER_SECONDS:
             self.abort()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 
 import httptools
 
@@ -17,11 +18,42 @@ MAX_TRAILER_BYTES = 8 * 1024
 
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _PLAIN_SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
-_DIGITS = re.compile(rb"[0-9]{1,18}")
+# Headers that belong to one connection (RFC 9110, 7.6.1).
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_NOT_PASSED = HOP_BY_HOP | {
+    b"content-length",
+    b"server-timing",
+    b"set-cookie",
+    b"x-accel-buffering",
+    b"x-request-id",
+    b"x-ridgeline-pool",
+    b"x-ridgeline-worker",
+}
+_NOTED = _NOT_PASSED | {b"cache-control", b"content-encoding", b"content-type"}  # everything that is not simply passed on
 
 
 class FramingError(Exception):
     """The peer's bytes have no agreed meaning. The text names what is wrong and holds none of the peer's data."""
+
+
+class Framing(Enum):
+    """How the client is told where the body ends."""
+
+    LENGTH = "length"  # the worker's Content-Length
+    CHUNKED = "chunked"
+    CLOSE = "close"  # by the end of the connection, for HTTP/1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +61,7 @@ class AnswerHead:
     """Status line and headers of a worker's answer, with what its framing says about the body."""
 
     status: int
-    headers: list[tuple[bytes, bytes]]  # names in lower case
+    passed: bytes  # the header lines that a client gets: end-to-end ones, no cookies
     content_length: int | None
     is_chunked: bool
     keeps_alive: bool
@@ -71,11 +103,16 @@ def parse_answer_head(head: bytes) -> AnswerHead:
     content_length: int | None = None
     is_chunked = False
     is_encoded = False
+    has_cache_control = False
     content_type = b""
     closes = parser.get_http_version() != "1.1"
+    named: set[bytes] | None = None  # fields that a Connection header keeps to this connection
+    lines: list[bytes] = []
     for name, value in target.headers:
-        if name == b"content-length":
-            if content_length is not None or not _DIGITS.fullmatch(value):
+        if name not in _NOTED:
+            lines.append(b"%b: %b\r\n" % (name, value))
+        elif name == b"content-length":
+            if content_length is not None or not value.isdigit() or len(value) > 18:
                 raise FramingError("more than one length, or one that is no number")
             content_length = int(value)
         elif name == b"transfer-encoding":
@@ -84,17 +121,30 @@ def parse_answer_head(head: bytes) -> AnswerHead:
             is_chunked = True
         elif name == b"content-type":
             content_type = value.strip().lower()
+            lines.append(b"%b: %b\r\n" % (name, value))
         elif name == b"content-encoding":
             is_encoded = value.strip().lower() not in (b"", b"identity")
+            lines.append(b"%b: %b\r\n" % (name, value))
+        elif name == b"cache-control":
+            has_cache_control = True
+            lines.append(b"%b: %b\r\n" % (name, value))
         elif name == b"connection":
-            options = value.lower()
+            options = {option.strip() for option in value.lower().split(b",")}
             closes = b"close" in options or (closes and b"keep-alive" not in options)
+            named = (named or set()) | options
     if is_chunked and content_length is not None:
         raise FramingError("both a length and a transfer coding")
     if status in (204, 304):
         content_length, is_chunked = 0, False
+    if named:
+        lines = [line for line in lines if line.partition(b":")[0] not in named]
+    if content_type.startswith(b"text/event-stream"):
+        # Proxies in front must not collect a stream.
+        lines.append(
+            b"x-accel-buffering: no\r\n" if has_cache_control else b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
+        )
     keeps_alive = not closes and (is_chunked or content_length is not None)
-    return AnswerHead(status, target.headers, content_length, is_chunked, keeps_alive, content_type, is_encoded)
+    return AnswerHead(status, b"".join(lines), content_length, is_chunked, keeps_alive, content_type, is_encoded)
 
 
 _AT_SIZE, _IN_DATA, _AFTER_DATA, _IN_TRAILER, _ENDED = range(5)

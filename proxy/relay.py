@@ -7,24 +7,24 @@ the worker's looked like. The meter is fed later, in batches, with the instant a
 
 from __future__ import annotations
 
-from enum import Enum
-
 from proxy.answers import LAST_CHUNK
-from proxy.framing import SIZE_LINES, AnswerHead, ChunkDecoder, FramingError, split_plain_chunks
+from proxy.framing import SIZE_LINES, AnswerHead, ChunkDecoder, Framing, FramingError, split_plain_chunks
 from proxy.usage_filter import UsageFilter
-from telemetry.meter import Measurements, Meter
+from telemetry.meter import Measurements, Meter, NoMeter, PlainMeter, StreamMeter
+from telemetry.recorder import GAP_BOUNDS
 
 _BATCH = 64  # pieces kept for the meter
 _BATCH_BYTES = 64 * 1024  # a piece larger than this is metered at once
 _TABLE = len(SIZE_LINES)
 
 
-class Framing(Enum):
-    """How the client is told where the body ends."""
-
-    LENGTH = "length"  # the worker's Content-Length
-    CHUNKED = "chunked"
-    CLOSE = "close"  # by the end of the connection, for HTTP/1.0
+def make_meter(answer: AnswerHead, choices: int) -> Meter:
+    """The meter that can read this answer. ``choices`` is how many finish reasons a whole answer has."""
+    if answer.is_encoded:
+        return NoMeter()
+    if answer.is_event_stream:
+        return StreamMeter(choices, GAP_BOUNDS)
+    return PlainMeter() if answer.content_type.startswith(b"application/json") else NoMeter()
 
 
 class Relay:
@@ -127,9 +127,9 @@ class Relay:
             )
         return self._framed(payload)
 
-    def end_of_connection(self) -> bytes:
+    def end_of_connection(self, *, is_clean: bool) -> bytes:
         """The worker closed: the end of a body without a length. Raises `FramingError` if the body was cut short."""
-        if self._decoder is not None or self._left is not None:
+        if not is_clean or self._decoder is not None or self._left is not None:
             raise FramingError("the connection ended inside the body")
         self.has_ended = True
         return self._framed(b"" if self._filter is None else self._filter.finish())

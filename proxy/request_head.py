@@ -10,8 +10,8 @@ import re
 
 import httptools
 
-from proxy.answers import HOP_BY_HOP
 from proxy.errors import ClientFault
+from proxy.framing import HOP_BY_HOP
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128

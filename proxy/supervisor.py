@@ -253,7 +253,18 @@ def commands(config: Path, processes: int, directory: Path, listen_fd: int, pare
             Command(
                 f"serving process {slot}",
                 is_serving=True,
-                arguments=[sys.executable, "-m", "proxy.serving", *shared, "--slot", str(slot), "--listen-fd", str(listen_fd)],
+                arguments=[
+                    sys.executable,
+                    "-m",
+                    "proxy.serving",
+                    *shared,
+                    "--slot",
+                    str(slot),
+                    "--processes",
+                    str(processes),
+                    "--listen-fd",
+                    str(listen_fd),
+                ],
             )
             for slot in range(processes)
         ),

@@ -6,7 +6,6 @@ An unused connection is dropped before the worker would close it; the one used l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from time import monotonic as clock
 from typing import TYPE_CHECKING, cast
 
@@ -19,11 +18,12 @@ if TYPE_CHECKING:
 class WorkerConnection(asyncio.Protocol):
     """One connection; while `exchange` is set, everything that happens on it is that exchange's business."""
 
-    __slots__ = ("_connections", "_transport", "exchange", "idle_at", "is_open", "is_reused")
+    __slots__ = ("_connections", "exchange", "idle_at", "is_open", "is_reused", "transport")
+
+    transport: asyncio.Transport  # once it is made
 
     def __init__(self, connections: WorkerConnections) -> None:
         self._connections = connections
-        self._transport: asyncio.Transport | None = None
         self.exchange: Exchange | None = None
         self.is_open = False
         self.is_reused = False  # has carried an exchange before
@@ -34,7 +34,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is there."""
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
@@ -58,25 +58,15 @@ class WorkerConnection(asyncio.Protocol):
         if exchange is not None:
             exchange.worker_lost(exc)
 
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        assert self._transport is not None
-        self._transport.write(data)
-
-    def write_pieces(self, pieces: Iterable[bytes | memoryview]) -> None:
-        """Send pieces without joining them first."""
-        assert self._transport is not None
-        self._transport.writelines(pieces)
-
     def pause(self) -> None:
         """Read no more until `resume`: the client is slower than the worker."""
-        if self._transport is not None and self.is_open:
-            self._transport.pause_reading()
+        if self.is_open:
+            self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
-        if self._transport is not None and self.is_open:
-            self._transport.resume_reading()
+        if self.is_open:
+            self.transport.resume_reading()
 
     def release(self) -> None:
         """The exchange is over and the worker keeps the connection: it can carry another."""
@@ -86,8 +76,7 @@ class WorkerConnection(asyncio.Protocol):
         """End the connection at once; the worker notices and stops generating."""
         self.is_open = False
         self._connections.forget(self)
-        if self._transport is not None:
-            self._transport.abort()
+        self.transport.abort()
 
 
 class WorkerConnections:

@@ -1,0 +1,50 @@
+"""Which limit a running request is over, if any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proxy.errors import ClientFault, ProxyError, WorkerFault
+from telemetry.meter import StreamMeter
+from telemetry.record import Outcome, Phase
+
+if TYPE_CHECKING:
+    from proxy.exchange import Exchange
+
+
+def overdue(exchange: Exchange, now: float) -> ProxyError | None:
+    """The error that a request ends with because of the time, or None. Looked at about twice a second."""
+    limits = exchange.limits
+    if exchange.received_at is None:
+        if now - exchange.started_at > limits.request_body_seconds:
+            return ClientFault("request_timeout", "The request body did not arrive in time.", status=408)
+        return None
+    if limits.total_seconds is not None and now - exchange.received_at > limits.total_seconds:
+        return _timeout("total_timeout", "The answer took longer than allowed.")
+    if exchange.paused_at is not None:
+        if now - exchange.paused_at > limits.write_seconds:
+            return _timeout("write_timeout", "The client took no bytes of its answer for too long.")
+        return None
+    if exchange.sent_at is None:
+        return None
+    if exchange.first_body_at is None:
+        if now - exchange.sent_at > limits.first_byte_seconds:
+            return _timeout("first_byte_timeout", "The worker did not begin to answer in time.")
+        return None
+    if exchange.phase is Phase.ANSWER and now - _last_sign_at(exchange) > limits.token_gap_seconds:
+        return _timeout("worker_stalled", "The worker fell silent in the middle of its answer.", Outcome.STALLED)
+    return None
+
+
+def _timeout(code: str, text: str, outcome: Outcome = Outcome.TIMEOUT) -> WorkerFault:
+    return WorkerFault(code, text, status=504, outcome=outcome)
+
+
+def _last_sign_at(exchange: Exchange) -> float:
+    """When the worker last sent what counts: an event that is no comment in a stream, any byte otherwise."""
+    relay = exchange.relay
+    last_data_at = exchange.last_data_at or 0.0
+    if relay is None or not isinstance(relay.meter, StreamMeter):
+        return last_data_at
+    relay.scan()
+    return max(relay.meter.last_event_at, exchange.first_body_at or 0.0, exchange.resumed_at or 0.0)

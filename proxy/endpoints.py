@@ -1,0 +1,107 @@
+"""The paths of the API: which exist, and how each is answered. Everything else is 404."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from proxy.errors import ClientFault, ProxyError
+from routing.topology import Key, Model, Topology
+
+PROBES = (b"/livez", b"/readyz", b"/health")
+"""Answered by the serving process itself, without a record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One method and path of the API."""
+
+    name: str  # label value
+    method: bytes
+    path: bytes  # canonical; this is what a worker is asked for
+    has_usage: bool = False  # its streams can be asked for usage
+    answer: Callable[[Key | None], bytes] | None = None  # answered by the gateway itself, for this key
+    fault: Callable[[], ProxyError] | None = None  # makes the error that says why nothing answers here
+
+
+NO_ENDPOINT = Endpoint(
+    name="other", method=b"", path=b"", fault=lambda: ClientFault("not_found", "There is no such path.", status=404)
+)
+
+
+class Endpoints:
+    """The route table of one topology."""
+
+    __slots__ = ("_by_path", "_created_unix_seconds", "_models", "_names")
+
+    def __init__(self, topology: Topology, created_unix_seconds: int) -> None:
+        self._created_unix_seconds = created_unix_seconds  # shown as the age of every model
+        self._models = topology.models
+        self._names: Mapping[str, Model] = {name: model for model in topology.models for name in (model.name, *model.aliases)}
+        endpoints = [
+            Endpoint(name="chat", method=b"POST", path=b"/v1/chat/completions", has_usage=True),
+            Endpoint(name="completions", method=b"POST", path=b"/v1/completions", has_usage=True),
+            Endpoint(name="models", method=b"GET", path=b"/v1/models", answer=self._list_models),
+        ]
+        endpoints += [
+            Endpoint(name="models", method=b"GET", path=b"/v1/models/" + name.encode(), answer=partial(self._show_model, name))
+            for name in self._names
+        ]
+        self._by_path = {endpoint.path: endpoint for endpoint in endpoints}
+
+    def find(self, method: bytes, path: bytes) -> Endpoint:
+        """What answers this method on this path; one with a `fault` if nothing does."""
+        endpoint = self._by_path.get(path, NO_ENDPOINT)
+        if endpoint.method == method or endpoint is NO_ENDPOINT:
+            return endpoint
+        allowed = endpoint.method.decode()
+        return Endpoint(
+            name=endpoint.name,
+            method=method,
+            path=path,
+            fault=lambda: ClientFault("method_not_allowed", f"This path answers {allowed} only.", status=405),
+        )
+
+    def model(self, name: str | None) -> Model:
+        """The model of this name or alias; the only one if none is named. Raises `ClientFault` for any other."""
+        model = self._names.get(name) if name is not None else None
+        if model is not None:
+            return model
+        if name is None:
+            if len(self._models) == 1:
+                return self._models[0]
+            raise ClientFault("model_missing", "Name a model in the field 'model'; GET /v1/models lists them.")
+        raise _no_such_model()
+
+    def _object(self, name: str) -> dict[str, object]:
+        shown: dict[str, object] = {
+            "id": name,
+            "object": "model",
+            "created": self._created_unix_seconds,
+            "owned_by": "ridgeline",
+        }
+        largest = self._names[name].pools[-1].max_total_tokens
+        if largest is not None:
+            shown["max_model_len"] = largest
+        return shown
+
+    def _list_models(self, key: Key | None) -> bytes:
+        data = [self._object(name) for name, model in self._names.items() if may_use(key, model)]
+        return msgspec.json.encode({"object": "list", "data": data})
+
+    def _show_model(self, name: str, key: Key | None) -> bytes:
+        if not may_use(key, self._names[name]):
+            raise _no_such_model()
+        return msgspec.json.encode(self._object(name))
+
+
+def may_use(key: Key | None, model: Model) -> bool:
+    """Whether a request with this key may use the model; without configured keys everybody may."""
+    return key is None or key.models is None or model.name in key.models
+
+
+def _no_such_model() -> ClientFault:
+    return ClientFault("model_not_found", "The model does not exist; GET /v1/models lists those that do.", status=404)

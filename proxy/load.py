@@ -1,0 +1,115 @@
+"""What every worker has to do, as all serving processes know it, and which workers are up.
+
+The figures live in shared arrays: this process writes its own, reads those of its peers and of control. A peer that has not
+started yet adds nothing; without control every worker counts as up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from proxy.rundir import CONTROL_CELLS, serving_cells
+from routing.policy import Decision, Snapshot
+from routing.topology import Topology, Worker
+from telemetry.catalog import LABELS, Scope
+from telemetry.cells import Cells, map_cells
+from telemetry.layout import Layout, offset, slot
+
+_IN_FLIGHT = offset("ridgeline_in_flight_requests")
+_IN_FLIGHT_TOKENS = offset("ridgeline_in_flight_tokens")
+_ATTEMPTS = {result: slot("ridgeline_attempts_total", result=result) for result in LABELS["result"]}
+_ROUTES = {
+    (policy, reason): slot("ridgeline_routes_total", policy=policy, reason=reason)
+    for policy in LABELS["policy"]
+    for reason in LABELS["ridgeline_routes_total.reason"]
+}
+
+
+class _Sum(Sequence[float]):
+    """One figure per worker, added up over processes; looked up live."""
+
+    __slots__ = ("views",)
+
+    def __init__(self, views: list[memoryview[float]]) -> None:
+        self.views = views
+
+    def __getitem__(self, index: int) -> float:  # type: ignore[override]  # never sliced
+        return sum([view[index] for view in self.views])
+
+    def __len__(self) -> int:
+        return len(self.views[0])
+
+
+class WorkerLoads:
+    """In-flight work of this process, and the view of all of it."""
+
+    __slots__ = (
+        "_control",
+        "_is_up",
+        "_layout",
+        "_peers",
+        "_pool_bases",
+        "_run_dir",
+        "_tokens",
+        "_turn",
+        "_values",
+        "_worker_bases",
+    )
+
+    def __init__(
+        self, values: memoryview[float], layout: Layout, topology: Topology, run_dir: Path, number: int, processes: int
+    ) -> None:
+        self._values = values
+        self._layout = layout
+        self._run_dir = run_dir
+        self._worker_bases = [layout.worker_base(worker.index) for worker in topology.workers]
+        self._pool_bases = [layout.pool_base(pool.index) for pool in topology.pools]
+        self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
+        self._is_up: Sequence[float] = [1.0] * len(topology.workers)
+        self._turn = number  # processes begin at different workers
+        self._control: Cells | None = None
+        self._peers: dict[int, Cells | None] = {peer: None for peer in range(processes) if peer != number}
+
+    def _by_worker(self, values: memoryview[float], cell: int) -> memoryview[float]:
+        blocks = self._layout.blocks(Scope.WORKER)
+        return values[blocks.start + cell : blocks.stop : blocks.step]
+
+    def snapshot(self) -> Snapshot:
+        """What a decision may look at, now."""
+        self._turn += 1
+        return Snapshot(self._is_up, self._tokens, self._turn)
+
+    def begin(self, decision: Decision, tokens: int) -> None:
+        """A request goes to a worker and adds to its load."""
+        base = self._worker_bases[decision.worker.index]
+        values = self._values
+        values[base + _IN_FLIGHT] += 1
+        values[base + _IN_FLIGHT_TOKENS] += tokens
+        values[self._pool_bases[decision.pool.index] + _ROUTES[decision.policy, decision.reason]] += 1
+
+    def end(self, decision: Decision, tokens: int, result: str) -> None:
+        """The worker has no more to do with it; ``result`` is the attempt's label."""
+        base = self._worker_bases[decision.worker.index]
+        values = self._values
+        values[base + _IN_FLIGHT] -= 1
+        values[base + _IN_FLIGHT_TOKENS] -= tokens
+        values[base + _ATTEMPTS[result]] += 1
+
+    def count_attempt(self, worker: Worker, result: str) -> None:
+        """An attempt that came to nothing, while the request stays with its worker."""
+        self._values[self._worker_bases[worker.index] + _ATTEMPTS[result]] += 1
+
+    def look_around(self) -> None:
+        """Map arrays of processes that have appeared since. Cheap when there is nothing to find."""
+        if self._control is None:
+            self._control = map_cells(self._run_dir / CONTROL_CELLS, self._layout)
+            if self._control is not None:
+                self._is_up = self._by_worker(self._control.values, offset("ridgeline_worker_up"))
+        for peer, cells in self._peers.items():
+            if cells is None:
+                found = map_cells(serving_cells(self._run_dir, peer), self._layout)
+                if found is not None:
+                    self._peers[peer] = found
+                    view = self._by_worker(found.values, _IN_FLIGHT_TOKENS)
+                    self._tokens = _Sum([*(self._tokens.views if isinstance(self._tokens, _Sum) else [self._tokens]), view])
