@@ -124,7 +124,8 @@ class ClientConnection(asyncio.Protocol):
     # Requests
 
     def _take_head(self, data: bytes) -> None:
-        data = data.lstrip(b"\r\n") if data[:1] in b"\r\n" else data
+        if data.startswith((b"\r", b"\n")):  # left over from the last request, as some clients do
+            data = data.lstrip(b"\r\n")
         end = data.find(b"\r\n\r\n")
         if end < 0:
             self._ahead = data

@@ -101,8 +101,7 @@ async def run(config: Config, options: Options) -> None:
 
         def take(records: list[RequestRecord]) -> None:
             view.recent.extend(records)
-            for record in records:
-                log.write(record)
+            log.write_all(records)
 
         addresses = [
             await _serve(observer_app(view), "observe_listen", config.observe_listen, stack),

@@ -32,7 +32,7 @@ def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | No
     model = endpoints.model(request.model)
     if key is not None and not may_use(key, model):
         raise Refusal(403, "model_not_allowed", "This API key may not use this model.", reason=Rejection.AUTH)
-    estimate = estimate_tokens(request.text)
+    estimate = estimate_tokens(request.text_bytes, request.token_ids, is_ascii=request.is_ascii)
     if request.model is not None and request.model != model.name:
         renamed = rename_model(body, request.model, model.name)
         if renamed is None:

@@ -25,7 +25,9 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     has_stream_options: bool  # the key is there, whatever its value
     max_tokens: int | None  # the smaller of max_tokens and max_completion_tokens
     choices: int  # finish reasons that a whole answer has: prompts times n
-    text: tuple[memoryview, ...]  # raw JSON of what will be tokenised: messages or prompt, and tools
+    text_bytes: int  # raw JSON of what will be tokenised: messages or prompt, and tools; token ids left out
+    token_ids: int  # ids in a prompt that is given as such
+    is_ascii: bool  # the whole body
 
 
 class _StreamOptions(msgspec.Struct, gc=False):
@@ -68,17 +70,26 @@ def parse_request(body: bytes) -> InferenceRequest:
             return parse_request(readable)
         raise ClientFault("invalid_json", f"The request body is not valid JSON: {_plain(error)}.") from error
     options = fields.stream_options
-    limits = [limit for limit in (fields.max_tokens, fields.max_completion_tokens) if limit is not None and limit >= 0]
-    n = fields.n if fields.n is not None and fields.n > 0 else 1
-    prompt = memoryview(fields.prompt)
+    max_tokens, other_limit = fields.max_tokens, fields.max_completion_tokens
+    if max_tokens is None or (other_limit is not None and 0 <= other_limit < max_tokens):
+        max_tokens = other_limit
+    choices = fields.n if fields.n is not None and fields.n > 0 else 1
+    text_bytes = len(fields.messages) + len(fields.tools)
+    token_ids = 0
+    if fields.prompt:
+        prompts, token_ids = _count_prompts(fields.prompt)
+        choices *= prompts
+        text_bytes += 0 if token_ids else len(fields.prompt)
     return InferenceRequest(
-        model=fields.model,
-        stream=fields.stream is True,
-        include_usage=options.include_usage if isinstance(options, _StreamOptions) else None,
-        has_stream_options=options is not msgspec.UNSET,
-        max_tokens=min(limits) if limits else None,
-        choices=n if not prompt or prompt[0] != 0x5B else n * _count_prompts(fields.prompt),
-        text=tuple(memoryview(raw) for raw in (fields.messages, fields.prompt, fields.tools) if raw),
+        fields.model,
+        fields.stream is True,
+        options.include_usage if isinstance(options, _StreamOptions) else None,
+        options is not msgspec.UNSET,
+        max_tokens if max_tokens is not None and max_tokens >= 0 else None,
+        choices,
+        text_bytes,
+        token_ids,
+        body.isascii(),
     )
 
 
@@ -102,15 +113,21 @@ def _parse_loosely(body: bytes) -> _Body:
 _LOOSE_TYPES: dict[str, object] = {field.name: field.type for field in msgspec.structs.fields(_Body)}
 
 
-def _count_prompts(raw: msgspec.Raw) -> int:
-    """How many prompts a ``prompt`` array holds: a list of numbers is one, a list of strings or of lists is that many."""
+def _count_prompts(raw: msgspec.Raw) -> tuple[int, int]:
+    """How many prompts a ``prompt`` holds, and how many token ids: a list of numbers is one, a list of lists is many."""
+    text = bytes(raw)
+    if not text.startswith(b"["):
+        return 1, 0
     try:
-        items = msgspec.json.decode(raw, type=list[msgspec.Raw])
+        items = msgspec.json.decode(text, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError):
-        return 1
-    if not items or memoryview(items[0])[0] not in b'"[':
-        return 1
-    return len(items)
+        return 1, 0
+    if not items:
+        return 1, 0
+    first = bytes(items[0])[:1]
+    if first == b"[":
+        return len(items), text.count(b",") + 1
+    return (len(items), 0) if first == b'"' else (1, len(items))
 
 
 def _plain(error: Exception) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from telemetry.events import Event, Usage, read_event
-from telemetry.sse import SseReader, event_data
+from telemetry.sse import CR, LF, SseReader, event_data
 
 MAX_PLAIN_BYTES = 8 * 1024 * 1024
 """Plain answers larger than this are passed on unread: no usage is known of them."""
@@ -27,7 +27,7 @@ _ENDED_BY_WORKER = frozenset({"abort", "error"})
 def _is_one_event(piece: bytes) -> bool:
     """Whether ``piece`` is exactly one whole event of one ``data`` line, in the usual spelling."""
     return (
-        piece.startswith(b"data: {") and piece.endswith(b"}\n\n") and piece.find(b"\n") == len(piece) - 2 and b"\r" not in piece
+        piece.startswith(b"data: {") and piece.endswith(b"}\n\n") and piece.find(b"\n") == len(piece) - 2 and CR not in piece
     )
 
 
@@ -125,10 +125,10 @@ class StreamMeter:
             if ordinary:
                 self._take_ordinary(ordinary)
                 ordinary = []
-            if is_ready and piece.endswith(b"\n\n") and b"\r" not in piece:  # whole events in the usual spelling
+            if is_ready and piece.endswith(b"\n\n") and CR not in piece:  # whole events in the usual spelling
                 self.last_event_at = at
                 for event in piece[:-2].split(b"\n\n"):
-                    if event.startswith(b"data: ") and b"\n" not in event:
+                    if event.startswith(b"data: ") and LF not in event:
                         self._take_data(at, event[6:])
                     elif (data := event_data(event)) is not None:
                         self._take_data(at, data)
@@ -326,8 +326,11 @@ class PlainMeter:
             found.usage, faults = event.usage.checked()
             found.faults += faults
         found.is_error = event.is_error
-        found.finish_reasons = tuple(choice.finish_reason for choice in event.choices or () if choice.finish_reason)
-        found.token_events = sum(choice.has_token for choice in event.choices or ())
+        for choice in event.choices or ():
+            if choice.finish_reason:
+                found.finish_reasons = (*found.finish_reasons, choice.finish_reason)
+            if choice.has_token:
+                found.token_events += 1
         found.is_complete = True
         return found
 

@@ -18,7 +18,7 @@ _ENDPOINTS = {name: index for index, name in enumerate(LABELS["endpoint"])}
 _OUTCOMES = {outcome: index for index, outcome in enumerate(Outcome)}
 
 _REQUESTS = offset("ridgeline_requests_total")
-_REJECTIONS = {reason: slot("ridgeline_rejections_total", reason=reason) for reason in Rejection}
+_REJECTIONS: dict[str, int] = {reason: slot("ridgeline_rejections_total", reason=reason) for reason in Rejection}
 _GONE = {phase: slot("ridgeline_client_gone_total", phase=phase) for phase in Phase}
 _NO_TOKEN = {reason: slot("ridgeline_no_token_total", reason=reason) for reason in NoToken}
 
@@ -91,8 +91,8 @@ class Recorder:
         route, base = (self._no_pool_bases[record.model], 0) if pool is None else self._pool_bases[pool.index]
         outcome = _OUTCOMES[record.outcome]
         cells[route + _REQUESTS + _ENDPOINTS[record.endpoint] * len(_OUTCOMES) + outcome] += 1
-        if record.outcome is Outcome.REJECTED:
-            cells[route + _REJECTIONS[Rejection(record.reason)]] += 1
+        if record.outcome is Outcome.REJECTED and record.reason is not None:
+            cells[route + _REJECTIONS[record.reason]] += 1
         if record.phase is not None:
             cells[route + _GONE[record.phase]] += 1
         if record.no_token is not None:

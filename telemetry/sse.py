@@ -12,6 +12,9 @@ from collections.abc import Iterator
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 """Larger events are passed over by the reader (and counted), never kept."""
 
+CR, LF = b"\r\n"
+"""As numbers, since ``number in bytes`` is the cheapest of all searches."""
+
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n|\Z)|\r\Z)")
 _BOM = b"\xef\xbb\xbf"
@@ -19,7 +22,7 @@ _BOM = b"\xef\xbb\xbf"
 
 def last_event_end(data: bytes) -> int:
     """The offset behind the last blank line in ``data``: what lies before it is whole events; 0 when there is none."""
-    if b"\r" not in data:
+    if CR not in data:
         return data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
     end = 0
     for match in _BLANK.finditer(data):
@@ -29,7 +32,7 @@ def last_event_end(data: bytes) -> int:
 
 def split_events(data: bytes) -> list[bytes]:
     """Cut whole events apart, each with its own terminating blank line; a rest without one comes last."""
-    if b"\r" not in data:
+    if CR not in data:
         parts = data.split(b"\n\n")
         rest = parts.pop()
         events = [part + b"\n\n" for part in parts]
@@ -46,7 +49,7 @@ def split_events(data: bytes) -> list[bytes]:
 
 def event_data(event: bytes) -> bytes | None:
     """The data of one event, its ``data`` lines joined by LF; ``None`` if it has none (comments, ``event:`` alone)."""
-    if event.startswith(b"data: ") and event.find(b"\n") >= len(event) - 2 and b"\r" not in event:
+    if event.startswith(b"data: ") and event.find(b"\n") >= len(event) - 2 and CR not in event:
         return event[6:].rstrip(b"\n")
     lines: list[bytes] | None = None
     for line in _LINE_END.split(event.removeprefix(_BOM)):
@@ -82,7 +85,7 @@ class SseReader:
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """Take ``piece`` in and give back the data of the events that it completes."""
         if self._held:
-            if b"\n" not in piece and b"\r" not in piece:  # nothing can end here: do not look at the whole again
+            if LF not in piece and CR not in piece:  # nothing can end here: do not look at the whole again
                 self._hold(piece)
                 return
             self._held += piece

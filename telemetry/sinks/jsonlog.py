@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -28,13 +29,18 @@ _encoder = msgspec.json.Encoder()
 _LINE_ENDS = tuple((character.encode(), f"\\u{ord(character):04x}".encode()) for character in "\x85\u2028\u2029")
 
 
+@lru_cache(maxsize=4)
+def _second(unix_seconds: int) -> str:
+    return datetime.fromtimestamp(unix_seconds, UTC).isoformat().removesuffix("+00:00")
+
+
 def json_object(record: RequestRecord) -> bytes:
     r"""Return the record as a JSON object on one line, unknown figures as null, without a line end.
 
     `time` comes first: RFC 3339 in UTC with milliseconds. Lone surrogates appear as their escapes (``\\ud800``).
     """
-    moment = datetime.fromtimestamp(record.ended_unix_seconds, UTC)
-    time = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    milliseconds = int(record.ended_unix_seconds * 1000)
+    time = f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
     try:
         line = _encoder.encode(_Line(time, *msgspec.structs.astuple(record)))
     except UnicodeEncodeError:
@@ -83,14 +89,20 @@ class JsonLog:
 
     def write(self, record: RequestRecord) -> None:
         """Take a record, or drop it when too much waits already. Does not block."""
-        line = json_object(record) + b"\n"
+        self.write_all([record])
+
+    def write_all(self, records: Sequence[RequestRecord]) -> None:
+        """Take records, or drop those for which there is no room. Does not block."""
+        lines = [json_object(record) + b"\n" for record in records]
         with self._lock:
-            if self._is_closing or self._waiting_bytes + len(line) > self._max_waiting_bytes:
-                self._dropped += 1
-                return
-            self._lines.append(line)
-            self._waiting_bytes += len(line)
-            if len(self._lines) == 1:
+            had_lines = bool(self._lines)
+            for line in lines:
+                if self._is_closing or self._waiting_bytes + len(line) > self._max_waiting_bytes:
+                    self._dropped += 1
+                    continue
+                self._lines.append(line)
+                self._waiting_bytes += len(line)
+            if self._lines and not had_lines:
                 self._lock.notify()
 
     def close(self, timeout_seconds: float) -> None:
