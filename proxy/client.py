@@ -27,6 +27,7 @@ class _State(Enum):
     BODY = "body"
     ANSWER = "answer"
     LINGER = "linger"  # answered; what still comes is thrown away until the client has closed
+    CLOSING = "closing"  # what was written has still to go out
 
 
 class ClientConnection(asyncio.Protocol):
@@ -36,6 +37,7 @@ class ClientConnection(asyncio.Protocol):
         "_ahead",
         "_decoder",
         "_exchange",
+        "_is_paused",
         "_lingered_bytes",
         "_missing_bytes",
         "_parts",
@@ -44,8 +46,8 @@ class ClientConnection(asyncio.Protocol):
         "_since",
         "_size",
         "_state",
-        "transport",
         "is_open",
+        "transport",
         "will_keep_alive",
     )
 
@@ -63,6 +65,7 @@ class ClientConnection(asyncio.Protocol):
         self._decoder: ChunkDecoder | None = None
         self._lingered_bytes = 0
         self._reads = True
+        self._is_paused = False  # the client takes no more bytes for now
         self.is_open = False
         self.will_keep_alive = True
 
@@ -94,13 +97,17 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client reads more slowly than its answer arrives."""
+        self._is_paused = True
         if self._exchange is not None:
             self._exchange.client_paused(clock())
 
     def resume_writing(self) -> None:
         """The client has caught up."""
+        self._is_paused = False
         if self._exchange is not None:
             self._exchange.client_resumed(clock())
+        elif self._state is _State.ANSWER:
+            self._await_next()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
@@ -119,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._lingered_bytes += len(data)
             if self._lingered_bytes > _LINGER_BYTES:
-                self.abort()
+                self.abort()  # an error was answered, and it does not stop sending
 
     # Requests
 
@@ -135,6 +142,8 @@ class ClientConnection(asyncio.Protocol):
                 )
             elif b"\n\n" in data or (b"\n" in data and b"\r\n" not in data):
                 self._refuse_unread(ClientFault("bad_request", "Lines of a request head end in CR LF."))
+            elif data and not data[:1].isalpha():  # a TLS handshake, as a rule
+                self._refuse_unread(ClientFault("bad_request", "This listener speaks plain HTTP/1.1."))
             return
         self._ahead = b""
         if end > MAX_HEAD_BYTES:
@@ -161,10 +170,10 @@ class ClientConnection(asyncio.Protocol):
         try:
             exchange.admit()
         except ProxyError as error:
-            self.will_keep_alive = self.will_keep_alive and not has_body
-            if not has_body:
+            size = head.content_length or 0
+            if not head.is_chunked and len(rest) >= size:  # the whole body is here: pass it over
                 self._state = _State.ANSWER
-                self._ahead = rest
+                self._ahead = rest[size:]
             exchange.fail(error)
             return
         self._parts = []
@@ -255,8 +264,11 @@ class ClientConnection(asyncio.Protocol):
 
     def refuse(self, error: ProxyError, request_id: str) -> None:
         """Send an error as the whole answer."""
-        closes = not self.will_keep_alive or self._state is _State.BODY
-        self.write(answers.error_answer(error, request_id, closes=closes))
+        closes = not self.will_keep_alive or self._state is not _State.ANSWER
+        answer = answers.error_answer(error, request_id, closes=closes)
+        if self._exchange is not None and self._exchange.head.method == b"HEAD":
+            answer = answer[: answer.index(b"\r\n\r\n") + 4]
+        self.write(answer)
         self.answer_done(not closes)
 
     def answer_done(self, can_keep_alive: bool) -> None:
@@ -270,6 +282,12 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._linger()
             return
+        if self._is_paused:
+            self._since = clock()  # the next request has to wait until this answer has been taken
+        else:
+            self._await_next()
+
+    def _await_next(self) -> None:
         self._state = _State.HEAD
         self._since = clock()
         if not self._reads:
@@ -294,6 +312,8 @@ class ClientConnection(asyncio.Protocol):
     def close(self) -> None:
         """End the connection when what was written has gone out."""
         self._exchange = None
+        self._state = _State.CLOSING
+        self._since = clock()
         self.transport.close()
 
     def abort(self) -> None:
@@ -310,5 +330,8 @@ class ClientConnection(asyncio.Protocol):
                     self._refuse_unread(ClientFault("request_timeout", "The request head did not arrive in time.", status=408))
             elif since > limits.client_idle_seconds or self._shared.is_draining:
                 self.close()
-        elif self._state is _State.LINGER and since > _LINGER_SECONDS:
-            self.abort()
+        elif self._state is _State.LINGER:
+            if since > _LINGER_SECONDS:
+                self.abort()
+        elif self._exchange is None and since > limits.write_seconds:
+            self.abort()  # answered, and the client does not take it

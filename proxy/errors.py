@@ -5,7 +5,7 @@ from __future__ import annotations
 from telemetry.record import Outcome
 
 
-class ProxyError(Exception):  # noqa: N818 -- "fault" and "refusal" say whose turn it is
+class ProxyError(Exception):
     """A request ends without a worker's answer. The text goes to the client and names no host, port or key."""
 
     def __init__(

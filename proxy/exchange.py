@@ -160,8 +160,11 @@ class Exchange:
         now = self._end_of_connecting()
         if self.ended:
             connection.close()
-        else:
+            return
+        try:
             self._send(connection, now)
+        except Exception:
+            self._fail_unexpectedly()
 
     def connect_failed(self, result: str) -> None:
         """No connection could be made (``result`` is the attempt's label): another worker may get the request."""
@@ -197,6 +200,8 @@ class Exchange:
             self.request_id.encode(),
             prepared.size,
         )
+        if self.paused_at is not None:
+            connection.pause()
         self.phase = Phase.WAIT
         self.sent_at = self.last_data_at = clock()
         if prepared.size <= _JOINED_BYTES:
@@ -310,7 +315,7 @@ class Exchange:
         self.connection = None
         if connection is not None:
             connection.exchange = None
-            if answer.keeps_alive and not relay.rest:
+            if answer.keeps_alive and not relay.rest and self._is_sent(connection):
                 connection.release()
             else:
                 connection.close()
@@ -318,6 +323,11 @@ class Exchange:
         outcome, reason = judge(answer, found)
         self._end(outcome, reason, clock())
         self.client.answer_done(relay.framing is not Framing.CLOSE)
+
+    def _is_sent(self, connection: WorkerConnection) -> bool:
+        """Whether the worker has taken the whole request; one that answers earlier may not read the rest."""
+        assert self.prepared is not None
+        return self.prepared.size <= _JOINED_BYTES or connection.transport.get_write_buffer_size() == 0
 
     def worker_lost(self, error: Exception | None) -> None:
         """The worker's connection ended under the request."""

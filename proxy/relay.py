@@ -35,6 +35,7 @@ class Relay:
         "_decoder",
         "_filter",
         "_is_at_edge",
+        "_last_piece",
         "_left",
         "_pieces",
         "answer_bytes",
@@ -54,6 +55,7 @@ class Relay:
         self._left = head.content_length
         self._arrivals: list[float] = []
         self._pieces: list[bytes] = []
+        self._last_piece = b""
         if head.content_length is not None and not strips_usage:
             self.framing = Framing.LENGTH
             self.has_ended = head.content_length == 0
@@ -66,8 +68,13 @@ class Relay:
 
     @property
     def can_insert(self) -> bool:
-        """Whether bytes of our own can go between the last byte given back and the next: at the edge of a whole event."""
-        return self.framing is Framing.CHUNKED and (self._filter is None or self._filter.is_between_events)
+        """Whether an event of our own can follow the last byte given back: the client has had whole events only."""
+        if self.framing is not Framing.CHUNKED:
+            return False
+        if self._filter is not None:
+            return self._filter.gives_whole_events
+        last = self._pieces[-1] if self._pieces else self._last_piece
+        return not last or last.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
 
     def feed(self, data: bytes, now: float) -> bytes:
         """Give back what the client gets for ``data``, framed. Raises `FramingError` when the worker's framing is broken."""
@@ -149,6 +156,7 @@ class Relay:
         pieces = self._pieces
         if pieces:
             self.answer_bytes += sum(map(len, pieces))
+            self._last_piece = pieces[-1]
             self.meter.feed(self._arrivals, pieces)
             self._arrivals = []
             self._pieces = []

@@ -33,6 +33,11 @@ class UsageFilter:
         """Whether the next byte begins an event, so that whole events may go round the filter."""
         return not self._held and not self._released
 
+    @property
+    def gives_whole_events(self) -> bool:
+        """Whether what has been given back ends with a whole event."""
+        return not self._released
+
     def feed(self, piece: bytes) -> bytes:
         """Give back what may go on of ``piece`` and of what was held before it."""
         data = self._held + piece if self._held else piece

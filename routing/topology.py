@@ -54,7 +54,7 @@ class Pool:
     policy: str = "least-load"
     max_total_tokens: int | None = None  # prompt + output budget that the pool accepts
     asks_usage: bool = True  # ask workers for usage in streams that did not, and take it out again
-    worker_key: str | None = None  # sent as Bearer to the workers
+    worker_key: str | None = field(default=None, repr=False)  # sent as Bearer to the workers
     limits: Limits = field(default_factory=Limits)
 
 
@@ -74,7 +74,7 @@ class Key:
 
     index: int  # position in `Topology.keys`
     name: str
-    sha256: bytes  # 32 bytes
+    sha256: bytes = field(repr=False)  # 32 bytes
     models: frozenset[str] | None = None  # model names it may use; None: all
 
 
