@@ -1,4 +1,4 @@
-"""From an exchange that has ended to its record, its counts and its place in the log."""
+"""From an exchange that has ended to its outcome, its record and its counts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,30 @@ from telemetry.record import NoToken, Outcome, RequestRecord
 
 if TYPE_CHECKING:
     from proxy.exchange import Exchange
+    from proxy.framing import AnswerHead
     from proxy.state import ServingState
 
 _NOTHING = Measurements()
 SLOW_CLIENT_RATIO = 0.05
 """A stream that spent more of its time than this waiting for its client says nothing about the worker's pace."""
+
+
+def judge(answer: AnswerHead, found: Measurements) -> tuple[Outcome, str | None]:
+    """How a request ended whose answer was relayed to its end, and why if not well."""
+    status = answer.status
+    if status < 300:
+        if found.is_error:
+            return Outcome.WORKER_ERROR, "error_event" if answer.is_event_stream else "error_object"
+        if found.is_aborted:
+            return Outcome.ABORTED, "finish_reason"
+        if not found.is_complete:
+            return Outcome.TRUNCATED, "no_end_marker"
+        return Outcome.OK, None
+    if status in (429, 503):
+        return Outcome.WORKER_BUSY, f"worker_{status}"
+    if status >= 500:
+        return Outcome.WORKER_ERROR, f"worker_{status}"
+    return Outcome.CLIENT_ERROR, "worker_refused"
 
 
 def account(exchange: Exchange, outcome: Outcome, reason: str | None, now: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +15,10 @@ from routing.policy import Decision, Impossible, Snapshot, choose
 from routing.topology import Key, Model
 from telemetry.record import Rejection
 
+if TYPE_CHECKING:
+    from proxy.request_head import RequestHead
+    from proxy.state import ServingState
+
 
 class Prepared(msgspec.Struct, frozen=True, gc=False):
     """A request that may be sent to any worker of its model."""
@@ -24,6 +29,21 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     pieces: list[bytes | memoryview]  # the body as the worker gets it
     size: int  # its bytes
     strips_usage: bool  # usage was asked for on the gateway's own account
+
+
+def admit(head: RequestHead, endpoint: Endpoint, state: ServingState) -> Key | None:
+    """Judge what the head alone tells; give back the key it came with. Raises `ProxyError`."""
+    if endpoint.fault is not None:
+        raise endpoint.fault()
+    key = None
+    if state.keys:
+        key = state.find_key(head.api_key)
+        if key is None:
+            what = "No API key was given" if head.api_key is None else "The API key is not known"
+            raise Refusal(401, "invalid_api_key", f"{what}; send it as 'Authorization: Bearer KEY'.", reason=Rejection.AUTH)
+    if head.is_encoded:
+        raise ClientFault("unsupported_encoding", "Compressed request bodies are not accepted.", status=415)
+    return key
 
 
 def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | None) -> Prepared:

@@ -12,16 +12,16 @@ from time import monotonic as clock
 from typing import TYPE_CHECKING
 
 from proxy import answers
-from proxy.account import account
+from proxy.account import account, judge
 from proxy.deadlines import overdue
-from proxy.dispatch import Prepared, decide, prepare
-from proxy.errors import ClientFault, ProxyError, Refusal, WorkerFault
-from proxy.framing import MAX_HEAD_BYTES, AnswerHead, Framing, FramingError, parse_answer_head
+from proxy.dispatch import Prepared, admit, decide, prepare
+from proxy.errors import ClientFault, ProxyError, WorkerFault
+from proxy.framing import AnswerHead, Framing, FramingError, take_answer_head
 from proxy.relay import Relay, make_meter
 from routing.policy import Decision, total_tokens
 from routing.topology import Key, Limits
 from telemetry.meter import Measurements, StreamMeter
-from telemetry.record import Outcome, Phase, Rejection
+from telemetry.record import Outcome, Phase
 
 if TYPE_CHECKING:
     from proxy.client import ClientConnection
@@ -95,18 +95,9 @@ class Exchange:
 
     def admit(self) -> None:
         """Judge what the head alone tells, before the body is read. Raises `ProxyError`."""
-        head = self.head
-        if self.endpoint.fault is not None:
-            raise self.endpoint.fault()
-        if self.state.keys:
-            self.key = self.state.find_key(head.api_key)
-            if self.key is None:
-                what = "No API key was given" if head.api_key is None else "The API key is not known"
-                raise Refusal(401, "invalid_api_key", f"{what}; send it as 'Authorization: Bearer KEY'.", reason=Rejection.AUTH)
-        if head.is_encoded:
-            raise ClientFault("unsupported_encoding", "Compressed request bodies are not accepted.", status=415)
-        if head.content_length is not None:
-            self.check_size(head.content_length)
+        self.key = admit(self.head, self.endpoint, self.state)
+        if self.head.content_length is not None:
+            self.check_size(self.head.content_length)
 
     def check_size(self, size: int) -> None:
         """Raises `ClientFault` when a body of so many bytes is over the limit."""
@@ -232,23 +223,13 @@ class Exchange:
             self._answer_complete(relay, now)
 
     def _take_answer_head(self, data: bytes, now: float) -> None:
-        data = self._prefix + data if self._prefix else data
         try:
-            while True:
-                end = data.find(b"\r\n\r\n") + 4
-                if end < 4:
-                    if len(data) > MAX_HEAD_BYTES:
-                        raise FramingError("a head without end")
-                    self._prefix = data
-                    return
-                answer = parse_answer_head(data[:end])
-                data = data[end:]
-                if answer.status >= 200:
-                    break
-            if 300 <= answer.status < 400:
-                raise FramingError("a redirect, which is not followed")
+            answer, data = take_answer_head(self._prefix + data if self._prefix else data)
         except FramingError as error:
             self._worker_broke(str(error))
+            return
+        if answer is None:
+            self._prefix = data
             return
         self._prefix = b""
         relay = self._begin_answer(answer, now)
@@ -460,21 +441,3 @@ class Exchange:
             self.client_wait_seconds += now - self.paused_at
         self.state.exchanges.discard(self)
         account(self, outcome, reason, now)
-
-
-def judge(answer: AnswerHead, found: Measurements) -> tuple[Outcome, str | None]:
-    """How a request ended whose answer was relayed to its end, and why if not well."""
-    status = answer.status
-    if status < 300:
-        if found.is_error:
-            return Outcome.WORKER_ERROR, "error_event" if answer.is_event_stream else "error_object"
-        if found.is_aborted:
-            return Outcome.ABORTED, "finish_reason"
-        if not found.is_complete:
-            return Outcome.TRUNCATED, "no_end_marker"
-        return Outcome.OK, None
-    if status in (429, 503):
-        return Outcome.WORKER_BUSY, f"worker_{status}"
-    if status >= 500:
-        return Outcome.WORKER_ERROR, f"worker_{status}"
-    return Outcome.CLIENT_ERROR, "worker_refused"

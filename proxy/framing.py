@@ -147,6 +147,26 @@ def parse_answer_head(head: bytes) -> AnswerHead:
     return AnswerHead(status, b"".join(lines), content_length, is_chunked, keeps_alive, content_type, is_encoded)
 
 
+def take_answer_head(data: bytes) -> tuple[AnswerHead | None, bytes]:
+    """The final head at the beginning of ``data`` and what lies behind it; ``None`` and ``data`` while it is not complete.
+
+    Interim heads (1xx) are passed over. Raises `FramingError` for an unreadable head, one without end, and a redirect, which
+    is never followed and would name the worker to the client.
+    """
+    while True:
+        end = data.find(b"\r\n\r\n") + 4
+        if end < 4:
+            if len(data) > MAX_HEAD_BYTES:
+                raise FramingError("a head without end")
+            return None, data
+        head = parse_answer_head(data[:end])
+        data = data[end:]
+        if head.status >= 400 or 200 <= head.status < 300:
+            return head, data
+        if head.status >= 300:
+            raise FramingError("a redirect, which is not followed")
+
+
 _AT_SIZE, _IN_DATA, _AFTER_DATA, _IN_TRAILER, _ENDED = range(5)
 
 
