@@ -80,6 +80,7 @@ def account(exchange: Exchange, outcome: Outcome, reason: str | None, now: float
         worker_status=None if answer is None else answer.status,
         outcome=outcome,
         reason=reason,
+        fault=exchange.fault,
         phase=exchange.phase if outcome is Outcome.CLIENT_GONE else None,
         attempts=exchange.attempts,
         pool_reason=None if decision is None else decision.pool_reason,

@@ -58,6 +58,7 @@ def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | No
         if renamed is None:
             raise ClientFault("invalid_model", "The model field could not be read.")
         body = renamed
+        request = msgspec.structs.replace(request, model=model.name)
     if request.stream and request.include_usage is not True and endpoint.has_usage and model.pools[0].asks_usage:
         pieces = ask_for_usage(body, request)
         if pieces is not None:

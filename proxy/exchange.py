@@ -59,6 +59,7 @@ class Exchange:
     first_written_at: float | None = None
     last_data_at: float | None = None
     found: Measurements | None = None
+    fault: str | None = None  # what was wrong with the worker's answer
     is_head_sent = False
     is_held = False  # there is an answer and its head has not gone out
     status: int | None = None
@@ -336,8 +337,8 @@ class Exchange:
             self._worker_broke("the connection ended without an answer")
 
     def _worker_broke(self, what: str) -> None:
-        """The worker's answer cannot be relayed any further; ``what`` goes to the log, never to the client."""
-        _log.warning("worker %s: %s", self.decision.worker.name if self.decision else "?", what)
+        """The worker's answer cannot be relayed any further; ``what`` goes into the record, never to the client."""
+        self.fault = what
         if self.is_head_sent:
             text = "The worker stopped before its answer was complete."
             self.fail(WorkerFault("worker_disconnected", text, outcome=Outcome.TRUNCATED))

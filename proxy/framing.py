@@ -130,13 +130,13 @@ def parse_answer_head(head: bytes) -> AnswerHead:
             lines.append(b"%b: %b\r\n" % (name, value))
         elif name == b"connection":
             options = {option.strip() for option in value.lower().split(b",")}
-            closes = b"close" in options or (closes and b"keep-alive" not in options)
             named = (named or set()) | options
     if is_chunked and content_length is not None:
         raise FramingError("both a length and a transfer coding")
     if status in (204, 304):
         content_length, is_chunked = 0, False
     if named:
+        closes = b"close" in named or (closes and b"keep-alive" not in named)
         lines = [line for line in lines if line.partition(b":")[0] not in named]
     if content_type.startswith(b"text/event-stream"):
         # Proxies in front must not collect a stream.

@@ -7,12 +7,17 @@ number formats, key order and unknown fields reach the worker as the client sent
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
 from proxy.errors import ClientFault
 
 ASK_FOR_USAGE = b'"stream_options":{"include_usage":true}'
+MAX_TOKENS = 2**40
+"""More than any context: a larger output limit is read as this, so that sums with it stay exact."""
+
+_BOM = b"\xef\xbb\xbf"
 _NOTHING = msgspec.Raw(b"")
 
 
@@ -23,7 +28,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     stream: bool  # exactly JSON true
     include_usage: bool | None  # stream_options.include_usage
     has_stream_options: bool  # the key is there, whatever its value
-    max_tokens: int | None  # the smaller of max_tokens and max_completion_tokens
+    max_tokens: int | None  # the smaller of max_tokens and max_completion_tokens, at most MAX_TOKENS
     choices: int  # finish reasons that a whole answer has: prompts times n
     text_bytes: int  # raw JSON of what will be tokenised: messages or prompt, and tools; token ids left out
     token_ids: int  # ids in a prompt that is given as such
@@ -64,8 +69,7 @@ def parse_request(body: bytes) -> InferenceRequest:
     except RecursionError as error:
         raise ClientFault("invalid_json", "The request body is nested too deeply.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # Half a surrogate pair is JSON to most parsers and not to this one. Look at a copy without; forward what came.
-        readable = _SURROGATE.sub(rb"\\ufffd", body)
+        readable = _readable(body)
         if readable != body:
             return parse_request(readable)
         raise ClientFault("invalid_json", f"The request body is not valid JSON: {_plain(error)}.") from error
@@ -85,7 +89,7 @@ def parse_request(body: bytes) -> InferenceRequest:
         fields.stream is True,
         options.include_usage if isinstance(options, _StreamOptions) else None,
         options is not msgspec.UNSET,
-        max_tokens if max_tokens is not None and max_tokens >= 0 else None,
+        min(max_tokens, MAX_TOKENS) if max_tokens is not None and max_tokens >= 0 else None,
         choices,
         text_bytes,
         token_ids,
@@ -93,9 +97,14 @@ def parse_request(body: bytes) -> InferenceRequest:
     )
 
 
+def _readable(body: bytes) -> bytes:
+    """A copy to look at, without what most parsers take and this one does not: half a surrogate pair, a byte order mark."""
+    return _SURROGATE.sub(rb"\\ufffd", body.removeprefix(_BOM))
+
+
 def _parse_loosely(body: bytes) -> _Body:
     try:
-        raw = _decode_loosely(body)
+        raw = _decode_loosely(_readable(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ClientFault("invalid_json", "The request body must be a JSON object.") from error
     fields = _Body()
@@ -150,9 +159,9 @@ def ask_for_usage(body: bytes, request: InferenceRequest) -> list[bytes | memory
     if value[1] == b"null":
         options = b'{"include_usage":true}'
     elif b'"include_usage"' in value[1]:
-        options = _INCLUDE_USAGE.sub(b'"include_usage":true', value[1])
+        options = _INCLUDE_USAGE.sub(b'"include_usage":true', _CONTINUOUS.sub(rb"\1false", value[1]))
     else:
-        inner = value[1][1:-1].strip()
+        inner = _CONTINUOUS.sub(rb"\1false", value[1][1:-1].strip())
         options = b'{"include_usage":true' + (b"," + inner if inner else b"") + b"}"
     changed = body[: value.start(1)] + options + body[value.end(1) :]
     try:
@@ -169,17 +178,45 @@ def ask_for_usage(body: bytes, request: InferenceRequest) -> list[bytes | memory
 
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*(null|\{[^{}\[\]\\]*\})')
 _INCLUDE_USAGE = re.compile(rb'"include_usage"\s*:\s*(?:true|false|null)')
+# Without include_usage it has no effect; together they would put usage into every event, which the client did not ask for.
+_CONTINUOUS = re.compile(rb'("continuous_usage_stats"\s*:\s*)true')
 
 
 def rename_model(body: bytes, old: str, new: str) -> bytes | None:
     """``body`` with its model field changed from an alias to the name that workers know; ``None`` if it cannot be found."""
-    pattern = re.compile(rb'("model"\s*:\s*)' + re.escape(msgspec.json.encode(old)))
-    matches = list(pattern.finditer(body))
-    for match in matches:
-        changed = body[: match.end(1)] + msgspec.json.encode(new) + body[match.end() :]
-        try:
-            if parse_request(changed).model == new:
-                return changed
-        except ClientFault:
-            continue
-    return None
+    spans = [match.span(1) for match in _MODEL.finditer(body) if _text(match[1]) == old]
+    if not spans:
+        return None
+    # Number them all in one copy: the name that is read from it tells which of them is the field.
+    numbered = [b'"%d %b"' % (number, _NUMBERED) for number in range(len(spans))]
+    try:
+        chosen = parse_request(_spliced(body, spans, numbered)).model or ""
+    except ClientFault:
+        return None
+    number, _, mark = chosen.partition(" ")
+    if mark.encode() != _NUMBERED:
+        return None
+    start, end = spans[int(number)]
+    return body[:start] + msgspec.json.encode(new) + body[end:]
+
+
+_MODEL = re.compile(rb'"model"\s*:\s*("(?:[^"\]|\.)*")')
+_NUMBERED = b"of the fields named model"
+
+
+def _text(literal: bytes) -> str | None:
+    """The text of a JSON string as the reader of a whole body sees it."""
+    try:
+        return msgspec.json.decode(_SURROGATE.sub(rb"\ufffd", literal), type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _spliced(body: bytes, spans: Sequence[tuple[int, int]], replacements: Sequence[bytes]) -> bytes:
+    """``body`` with the bytes of each span replaced; spans rise and do not overlap."""
+    pieces: list[bytes] = []
+    position = 0
+    for (start, end), replacement in zip(spans, replacements, strict=True):
+        pieces += (body[position:start], replacement)
+        position = end
+    return b"".join((*pieces, body[position:]))

@@ -56,7 +56,7 @@ class Relay:
         self._arrivals: list[float] = []
         self._pieces: list[bytes] = []
         self._last_piece = b""
-        if head.content_length is not None and not strips_usage:
+        if head.content_length == 0 or (head.content_length is not None and not strips_usage):
             self.framing = Framing.LENGTH
             self.has_ended = head.content_length == 0
         else:
@@ -98,7 +98,7 @@ class Relay:
         events = self._filter
         if self._is_at_edge and (events is None or b'"usage"' not in data):
             split = split_plain_chunks(data)
-            if split is not None and (events is None or (split[0] and split[0][-1].endswith(b"\n\n"))):
+            if split is not None and (events is None or (split[0] and all([piece.endswith(b"\n\n") for piece in split[0]]))):
                 pieces, self.has_ended = split
                 self._arrivals += [now] * len(pieces)
                 self._pieces += pieces

@@ -18,11 +18,12 @@ class UsageFilter:
     Only the bytes behind the last blank line are held back: an unfinished event, which nobody can act on yet.
     """
 
-    __slots__ = ("_forced", "_held", "_released")
+    __slots__ = ("_drops_line_feed", "_forced", "_held", "_released")
 
     def __init__(self) -> None:
         self._held = b""
-        self._released = False  # the beginning of the event that is arriving has been given back
+        self._released = b""  # the last bytes of what has been given back of an event that is still arriving
+        self._drops_line_feed = False  # what was taken out ended in a CR whose LF may be the next byte
         self._forced = False  # the worker sends usage to everybody, so the last one belongs to the stream
 
     def __repr__(self) -> str:
@@ -31,7 +32,7 @@ class UsageFilter:
     @property
     def is_between_events(self) -> bool:
         """Whether the next byte begins an event, so that whole events may go round the filter."""
-        return not self._held and not self._released
+        return not (self._held or self._released or self._drops_line_feed)
 
     @property
     def gives_whole_events(self) -> bool:
@@ -40,22 +41,26 @@ class UsageFilter:
 
     def feed(self, piece: bytes) -> bytes:
         """Give back what may go on of ``piece`` and of what was held before it."""
-        data = self._held + piece if self._held else piece
+        if self._drops_line_feed and piece:
+            self._drops_line_feed = False
+            piece = piece.removeprefix(b"\n")
+        given = len(self._released)  # bytes at the start of `data` that have gone out: a blank line may begin there
+        data = self._released + self._held + piece if given or self._held else piece
+        self._held = b""
         end = last_event_end(data)
         whole, rest = data[:end], data[end:]
-        self._held = b""
-        if whole and b'"usage"' in whole:
-            first, *others = split_events(whole)
-            if not self._released:
-                first = self._unless_asked(first)
-            whole = first + b"".join([self._unless_asked(event) for event in others])
         if end:
-            self._released = False
-        if not rest:
-            return whole
-        if self._released or len(rest) > MAX_HELD_BYTES:
-            self._released = True
-            return whole + rest
+            if b'"usage"' in whole:
+                first, *others = split_events(whole)
+                kept = [first if given else self._unless_asked(first), *map(self._unless_asked, others)]
+                whole = b"".join(kept)
+                self._drops_line_feed = not kept[-1] and not rest and data.endswith(b"\r")
+            whole = whole[given:]
+            self._released = b""
+            given = 0
+        if given or len(rest) > MAX_HELD_BYTES:
+            self._released = rest[-3:]
+            return whole + rest[given:]
         self._held = rest
         return whole
 

@@ -5,6 +5,7 @@ Covers chat completions and completions, streamed and not. Everything that is no
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -121,6 +122,7 @@ def _is_filled(raw: msgspec.Raw) -> bool:
     return len(raw) > 2 and bytes(raw) != b"null"
 
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _decode = msgspec.json.Decoder(Event).decode
 _decode_anything = msgspec.json.Decoder().decode
 
@@ -134,8 +136,12 @@ def read_event(data: bytes | memoryview) -> tuple[Event, int]:
         return _decode(data), 0
     except msgspec.ValidationError:
         return _read_loosely(data)
-    except (msgspec.DecodeError, RecursionError):
+    except RecursionError:
         return Event(), 1
+    except msgspec.DecodeError:
+        # Half a surrogate pair is JSON to most parsers and not to this one. Which character it is does not matter here.
+        readable = _SURROGATE.sub(rb"\\ufffd", data)
+        return read_event(readable) if readable != data else (Event(), 1)
 
 
 def _read_loosely(data: bytes | memoryview) -> tuple[Event, int]:

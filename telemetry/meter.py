@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from telemetry.events import Event, Usage, read_event
+from telemetry.events import Event, ReportedUsage, Usage, read_event
 from telemetry.sse import CR, LF, SseReader, event_data
 
 MAX_PLAIN_BYTES = 8 * 1024 * 1024
@@ -26,9 +26,7 @@ _ENDED_BY_WORKER = frozenset({"abort", "error"})
 
 def _is_one_event(piece: bytes) -> bool:
     """Whether ``piece`` is exactly one whole event of one ``data`` line, in the usual spelling."""
-    return (
-        piece.startswith(b"data: {") and piece.endswith(b"}\n\n") and piece.find(b"\n") == len(piece) - 2 and CR not in piece
-    )
+    return piece.startswith(b"data: {") and piece.endswith(b"}\n\n") and piece.find(b"\n") == len(piece) - 2 and CR not in piece
 
 
 class Measurements(msgspec.Struct, gc=False):
@@ -76,6 +74,7 @@ class StreamMeter:
         "_done",
         "_finish_reasons",
         "_gap_bounds",
+        "_gap_tokens",
         "_head",
         "_last_gap_at",
         "_max_gap",
@@ -97,6 +96,7 @@ class StreamMeter:
         self._continuous: dict[int, int] = {}  # choice -> completion tokens so far, where events say so
         self._done = False
         self._last_gap_at = 0.0
+        self._gap_tokens = 0  # generated since then, where events say so; an event may count one and carry no text
         self._max_gap = 0.0
         self._head = self._tail = _NEVER  # what surrounds the text in this stream's ordinary events, once seen
 
@@ -126,7 +126,6 @@ class StreamMeter:
                 self._take_ordinary(ordinary)
                 ordinary = []
             if is_ready and piece.endswith(b"\n\n") and CR not in piece:  # whole events in the usual spelling
-                self.last_event_at = at
                 for event in piece[:-2].split(b"\n\n"):
                     if event.startswith(b"data: ") and LF not in event:
                         self._take_data(at, event[6:])
@@ -198,7 +197,7 @@ class StreamMeter:
 
     def _learn(self, piece: bytes) -> None:
         """Remember what surrounds the text of an ordinary event: one choice with text, and nothing else of interest."""
-        if not _is_one_event(piece):
+        if not _is_one_event(piece) or b'"usage":{' in piece:
             return
         event, faults = read_event(piece[6:-2])
         choices = event.choices
@@ -239,7 +238,8 @@ class StreamMeter:
             if choice.finish_reason:
                 self._finish_reasons[choice.index] = choice.finish_reason
                 found.last_token_at = at
-        tokens = self._take_usage(event) if event.usage is not None else 0
+        if event.usage is not None:
+            self._take_usage(event, event.usage)
         if not carries:
             return
         found.token_events += 1
@@ -250,32 +250,32 @@ class StreamMeter:
             found.first_token_at = at
         elif self._choices == 1:
             gap = at - self._last_gap_at
+            if self._gap_tokens > 1:
+                gap /= self._gap_tokens
             if gap > self._max_gap:
                 self._max_gap = gap
-            if tokens > 1:
-                gap /= tokens
             if found.gap_counts is None:
                 found.gap_counts = [0] * (len(self._gap_bounds) + 1)
             found.gap_counts[bisect_left(self._gap_bounds, gap)] += 1
             found.gap_sum_seconds += gap
         self._last_gap_at = at
+        self._gap_tokens = 0
 
-    def _take_usage(self, event: Event) -> int:
-        """Keep the counts; the last ones win. Gives back how many tokens the event says it carried, 0 if it does not."""
-        assert event.usage is not None
-        usage, faults = event.usage.checked()
+    def _take_usage(self, event: Event, reported: ReportedUsage) -> None:
+        """Keep the counts; the last ones win. Beside choices they are those of the first choice so far."""
+        usage, faults = reported.checked()
         self.found.faults += faults
         if not event.choices:
             self.found.usage = usage
-            return 0
+            return
         if usage.completion_tokens is None:
-            return 0
+            return
         index = event.choices[0].index
         before = self._continuous.get(index, 0)
         now = max(before, usage.completion_tokens)
         self._continuous[index] = now
         self.found.usage = msgspec.structs.replace(usage, completion_tokens=sum(self._continuous.values()))
-        return now - before
+        self._gap_tokens += now - before
 
     def _stall_ratio(self) -> float | None:
         counts = self.found.gap_counts or []

@@ -84,6 +84,7 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     worker_status: int | None = None  # status the worker gave
     outcome: Outcome = Outcome.INTERNAL_ERROR
     reason: str | None = None
+    fault: str | None = None  # what was wrong with the worker's answer, in words of the gateway
     phase: Phase | None = None  # only with outcome client_gone
     attempts: int = 0  # workers asked
     pool_reason: str | None = None

@@ -49,8 +49,8 @@ def split_events(data: bytes) -> list[bytes]:
 
 def event_data(event: bytes) -> bytes | None:
     """The data of one event, its ``data`` lines joined by LF; ``None`` if it has none (comments, ``event:`` alone)."""
-    if event.startswith(b"data: ") and event.find(b"\n") >= len(event) - 2 and CR not in event:
-        return event[6:].rstrip(b"\n")
+    if event.startswith(b"data: ") and event.endswith(b"\n\n") and event.find(b"\n") == len(event) - 2 and CR not in event:
+        return event[6:-2]
     lines: list[bytes] | None = None
     for line in _LINE_END.split(event.removeprefix(_BOM)):
         if line.startswith(b"data:"):
@@ -85,7 +85,7 @@ class SseReader:
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """Take ``piece`` in and give back the data of the events that it completes."""
         if self._held:
-            if LF not in piece and CR not in piece:  # nothing can end here: do not look at the whole again
+            if not last_event_end(bytes(self._held[-3:]) + piece):  # nothing ends here: do not look at the whole again
                 self._hold(piece)
                 return
             self._held += piece
@@ -97,11 +97,12 @@ class SseReader:
         if not end:
             self._hold(data)
             return
+        events = split_events(data[:end])
+        if self._skips:
+            self._skips = False
+            del events[0]
         self._hold(data[end:])
-        for event in split_events(data[:end]):
-            if self._skips:
-                self._skips = False
-                continue
+        for event in events:
             found = event_data(event)
             if found is not None:
                 yield found
