@@ -1,8 +1,9 @@
 """Arrays of figures in memory that processes share: one file each, one writer each, any number of readers.
 
-A file is a header of 64 bytes and the cells of `telemetry.layout` as native float64, 8-byte aligned, so that a reader sees
-each cell before or after a change and never half of it. The file outlives its writer: one that is started again goes on
-counting where the last one was killed, so counters never go back. Files lie on memory (``/dev/shm``) and never move between
+A file is a header of 64 bytes, the cells of `telemetry.layout` as native float64, and the names of what they are about. The
+cells are 8-byte aligned, so that a reader sees each before or after a change and never half of it. The file outlives its
+writer: one that is started again goes on counting where the last one was killed, and one with other names takes over what
+both have, so counters never go back. Files lie on memory (``/dev/shm``) and never move between
 machines, which is why byte order is not part of the format.
 
 Nothing that lies at the path can make a reader fail: what is missing, short, from another version or about other names is
@@ -13,16 +14,21 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import struct
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from telemetry.catalog import Writer
-from telemetry.layout import Layout, gauge_starts
+from telemetry.layout import Layout, Names, gauge_starts, moves
 
 _HEADER = struct.Struct("=8sIIQ32s8x")  # magic, version, bytes a cell, cells, digest of the layout
 _MAGIC = b"RDGLCELL"
-_VERSION = 1
+_VERSION = 2
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Names).decode
 _CELL_BYTES = 8
 assert _HEADER.size == 64  # noqa: S101 -- a whole number of cells, so that the cells stay aligned
 
@@ -32,10 +38,10 @@ class Cells:
 
     __slots__ = ("_map", "path", "values")
 
-    def __init__(self, path: Path, mapped: mmap.mmap) -> None:
+    def __init__(self, path: Path, mapped: mmap.mmap, size: int) -> None:
         self.path = path
         self._map = mapped
-        self.values: memoryview[float] = memoryview(mapped)[_HEADER.size :].cast("d")
+        self.values: memoryview[float] = memoryview(mapped)[_HEADER.size : _HEADER.size + size * _CELL_BYTES].cast("d")
 
     def __repr__(self) -> str:
         return f"<Cells {self.path} {'closed' if self._map.closed else f'{len(self.values)} cells'}>"
@@ -47,10 +53,11 @@ class Cells:
 
 
 def create_cells(path: Path, layout: Layout) -> Cells:
-    """The writer's array at this path, with the values it had if one of the same layout is there, else all 0.
+    """The writer's array at this path. It goes on with the values that are there, else it is all 0.
 
-    There must be only one writer for a path at a time. A new file appears complete or not at all, and an old one that does
-    not fit is replaced, never changed under its readers. Gauges still hold what the last writer left: see `reset_gauges`.
+    An array of another layout gives the values of the blocks that both have, so that counters survive a reload. There must
+    be only one writer for a path at a time. A new file appears complete or not at all, and an old one that does not fit is
+    replaced, never changed under its readers. Gauges still hold what the last writer left: see `reset_gauges`.
     Raises OSError when the file cannot be made, also when memory for it is short.
     """
     kept = _open(path, layout, writable=True)
@@ -63,14 +70,16 @@ def create_cells(path: Path, layout: Layout) -> Cells:
         # Allocated now: on a full memory file system a sparse file would end the process by SIGBUS at some later count.
         os.posix_fallocate(file, 0, _file_bytes(layout))
         os.pwrite(file, _header(layout), 0)
+        os.pwrite(file, _encode(layout.names), _names_at(layout))
         mapped = mmap.mmap(file, _file_bytes(layout))
+        _take_over(path, layout, mapped)
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
     finally:
         os.close(file)
-    return Cells(path, mapped)
+    return Cells(path, mapped, layout.size)
 
 
 def map_cells(path: Path, layout: Layout) -> Cells | None:
@@ -90,8 +99,30 @@ def reset_gauges(cells: Cells, layout: Layout, writer: Writer) -> None:
         cells.values[cell] = start
 
 
-def _file_bytes(layout: Layout) -> int:
+def _names_at(layout: Layout) -> int:
     return _HEADER.size + layout.size * _CELL_BYTES
+
+
+def _file_bytes(layout: Layout) -> int:
+    return _names_at(layout) + len(_encode(layout.names))
+
+
+def _take_over(path: Path, layout: Layout, mapped: mmap.mmap) -> None:
+    """Copy what an array of another layout at the path has in common with this one; nothing if it cannot be read."""
+    with suppress(OSError, struct.error, msgspec.MsgspecError, ValueError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return
+        whole = path.read_bytes()
+        magic, version, cell_bytes, cells, digest = _HEADER.unpack_from(whole)
+        if (magic, version, cell_bytes) != (_MAGIC, _VERSION, _CELL_BYTES):
+            return
+        old = Layout.of_names(_decode(whole[_HEADER.size + cells * _CELL_BYTES :]))
+        if bytes.fromhex(old.digest) != digest or old.size != cells:
+            return  # of another version
+        for there, here, count in moves(old, layout):
+            start, end = (_HEADER.size + cell * _CELL_BYTES for cell in (there, there + count))
+            at = _HEADER.size + here * _CELL_BYTES
+            mapped[at : at + end - start] = whole[start:end]
 
 
 def _header(layout: Layout) -> bytes:
@@ -107,7 +138,7 @@ def _open(path: Path, layout: Layout, *, writable: bool) -> Cells | None:
             if os.fstat(file).st_size != _file_bytes(layout) or os.pread(file, _HEADER.size, 0) != _header(layout):
                 return None
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            return Cells(path, mmap.mmap(file, _file_bytes(layout), access=access))
+            return Cells(path, mmap.mmap(file, _file_bytes(layout), access=access), layout.size)
         finally:
             os.close(file)
     return None

@@ -20,6 +20,8 @@ from hashlib import sha256
 from itertools import product
 from math import prod
 
+import msgspec
+
 from routing.topology import Topology
 from telemetry.catalog import CATALOG, Family, Kind, Scope, Writer
 
@@ -89,10 +91,33 @@ def bounds(name: str) -> tuple[float, ...]:
     return _family(name).bounds
 
 
+class Names(msgspec.Struct, frozen=True):
+    """What the blocks of an array are about, in their order; enough to find a block again in another layout."""
+
+    routes: tuple[tuple[str, str], ...]  # model, pool
+    pools: tuple[tuple[str, str], ...]  # model, pool
+    workers: tuple[tuple[str, str, str], ...]  # model, pool, worker
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, topology: Topology) -> Names:
+        """Names of this topology, in the order of its indices."""
+        pool_of = {worker.index: pool for pool in topology.pools for worker in pool.workers}
+        return cls(
+            routes=topology.routes,
+            pools=tuple((pool.model, pool.name) for pool in topology.pools),
+            workers=tuple(
+                (pool_of[worker.index].model, pool_of[worker.index].name, worker.name) for worker in topology.workers
+            ),
+            keys=tuple(key.name for key in topology.keys),
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """The blocks of one topology. Two processes may share arrays exactly when their digests are equal."""
 
+    names: Names
     routes: int
     pools: int
     workers: int
@@ -102,12 +127,18 @@ class Layout:
     @classmethod
     def of(cls, topology: Topology) -> Layout:
         """Layout for this topology and the catalogue of this version."""
+        return cls.of_names(Names.of(topology))
+
+    @classmethod
+    def of_names(cls, names: Names) -> Layout:
+        """The same from the names alone."""
         return cls(
-            routes=len(topology.routes),
-            pools=len(topology.pools),
-            workers=len(topology.workers),
-            keys=len(topology.keys),
-            digest=_digest(topology),
+            names=names,
+            routes=len(names.routes),
+            pools=len(names.pools),
+            workers=len(names.workers),
+            keys=len(names.keys),
+            digest=_digest(names),
         )
 
     @property
@@ -164,13 +195,26 @@ def family_meaning(family: Family) -> tuple[object, ...]:
     return (family.name, family.kind.name, family.scope.name, family.writer.name, family.bounds, closed)
 
 
-def _digest(topology: Topology) -> str:
+def _digest(names: Names) -> str:
     # `repr` of nested tuples of strings and floats keeps apart what differs, wherever quotes and commas stand.
-    meaning = (
-        [family_meaning(family) for family in CATALOG],
-        topology.routes,
-        [(pool.model, pool.name, [worker.name for worker in pool.workers]) for pool in topology.pools],
-        [worker.name for worker in topology.workers],
-        [key.name for key in topology.keys],
-    )
+    meaning = ([family_meaning(family) for family in CATALOG], names.routes, names.pools, names.workers, names.keys)
     return sha256(repr(meaning).encode()).hexdigest()
+
+
+def moves(old: Layout, new: Layout) -> list[tuple[int, int, int]]:
+    """Which blocks of an array of ``old`` stand for the same thing in ``new``: first cell there, first cell here, cells.
+
+    Both must be layouts of this version's catalogue, as all that this process can make are.
+    """
+    found: list[tuple[int, int, int]] = [(0, 0, BLOCK_CELLS[Scope.PROCESS])]
+    for scope, before, after in (
+        (Scope.ROUTE, old.names.routes, new.names.routes),
+        (Scope.POOL, old.names.pools, new.names.pools),
+        (Scope.WORKER, old.names.workers, new.names.workers),
+        (Scope.KEY, old.names.keys, new.names.keys),
+    ):
+        places: dict[object, int] = dict(zip(before, old.blocks(scope), strict=True))
+        for name, here in zip(after, new.blocks(scope), strict=True):
+            if name in places:
+                found.append((places[name], here, BLOCK_CELLS[scope]))
+    return found

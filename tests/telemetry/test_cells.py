@@ -101,15 +101,41 @@ def test_many_restarts_leave_one_file(path, layout):
 
 
 def test_an_array_of_other_names_is_replaced_and_not_changed(path, layout, other_layout):
-    """A new topology begins at 0 in a new file; who still has the old one mapped keeps it as it was."""
+    """A new topology begins in a new file; who still has the old one mapped keeps it as it was."""
     old = create_cells(path, layout)
     old.values[0] = 7.0
 
     new = create_cells(path, other_layout)
+    new.values[0] = 8.0
 
-    assert new.values[0] == 0.0
     assert old.values[0] == 7.0
     assert map_cells(path, layout) is None
+    old.close()
+    new.close()
+
+
+def test_what_two_topologies_share_is_counted_on_across_them(path, a_topology):
+    """After a reload each route, pool, worker and key that is still there has the figures it had; new ones begin at 0."""
+    before = Layout.of(a_topology(keys=("app-a", "app-b")))
+    after = Layout.of(
+        a_topology(
+            pools=(("qwen", "default", ("w-9", "w-3")), ("llama", "long", ("w-2",)), ("phi", "default", ("w-7",))),
+            keys=("app-c", "app-b"),
+        )
+    )
+    old = create_cells(path, before)
+    for cell in range(before.size):
+        old.values[cell] = cell + 1
+
+    new = create_cells(path, after)
+
+    assert new.values[0] == 1
+    assert new.values[after.worker_base(1)] == before.worker_base(3) + 1  # w-3
+    assert new.values[after.worker_base(2)] == before.worker_base(2) + 1  # w-2
+    assert new.values[after.worker_base(0)] == 0  # w-9
+    assert new.values[after.pool_base(0)] == before.pool_base(2) + 1  # qwen/default
+    assert new.values[after.key_base(1)] == before.key_base(1) + 1  # app-b
+    assert new.values[after.key_base(0)] == 0  # app-c
     old.close()
     new.close()
 
