@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from proxy.config import Config, PoolConfig, WorkerConfig
 from proxy.worker_url import parse_worker_url
-from routing.topology import Key, Limits, Model, Pool, Topology, Worker
+from routing.topology import Key, Limits, Model, Pool, Topology, Worker, assemble
 
 
 def build_topology(config: Config) -> Topology:
@@ -35,7 +35,7 @@ def build_topology(config: Config) -> Topology:
         )
         for index, key in enumerate(config.keys)
     )
-    return Topology(models=tuple(models), pools=tuple(pools), workers=tuple(workers), keys=keys, limits=overall)
+    return assemble(tuple(models), keys, overall)
 
 
 def _pool(pool: PoolConfig, index: int, model: str, workers: tuple[Worker, ...], config: Config, overall: Limits) -> Pool:

@@ -96,3 +96,10 @@ class Topology:
             *((model.name, NO_POOL) for model in self.models),
             *((pool.model, pool.name) for pool in self.pools),
         )
+
+
+def assemble(models: tuple[Model, ...], keys: tuple[Key, ...], limits: Limits) -> Topology:
+    """The topology of these models, whose pools and workers carry indices from 0 in the order in which they come."""
+    pools = tuple(pool for model in models for pool in model.pools)
+    workers = tuple(worker for pool in pools for worker in pool.workers)
+    return Topology(models=models, pools=pools, workers=workers, keys=keys, limits=limits)
