@@ -70,7 +70,7 @@ def parse_request(body: bytes) -> InferenceRequest:
         raise ClientFault("invalid_json", "The request body is nested too deeply.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         readable = _readable(body)
-        if readable != body:
+        if readable != body and not readable.startswith(_BOM):
             return parse_request(readable)
         raise ClientFault("invalid_json", f"The request body is not valid JSON: {_plain(error)}.") from error
     options = fields.stream_options
@@ -104,8 +104,11 @@ def _readable(body: bytes) -> bytes:
 
 def _parse_loosely(body: bytes) -> _Body:
     try:
-        raw = _decode_loosely(_readable(body))
+        raw = _decode_loosely(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        readable = _readable(body)
+        if readable != body and not isinstance(error, RecursionError):
+            return _parse_loosely(readable)
         raise ClientFault("invalid_json", "The request body must be a JSON object.") from error
     fields = _Body()
     for name in _Body.__struct_fields__:
@@ -200,16 +203,18 @@ def rename_model(body: bytes, old: str, new: str) -> bytes | None:
     return body[:start] + msgspec.json.encode(new) + body[end:]
 
 
-_MODEL = re.compile(rb'"model"\s*:\s*("(?:[^"\]|\.)*")')
+_MODEL = re.compile(rb'"model"\s*:\s*("(?:[^"\\]|\\.)*")')
 _NUMBERED = b"of the fields named model"
 
 
 def _text(literal: bytes) -> str | None:
     """The text of a JSON string as the reader of a whole body sees it."""
-    try:
-        return msgspec.json.decode(_SURROGATE.sub(rb"\ufffd", literal), type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    for readable in (literal, _readable(literal)):
+        try:
+            return msgspec.json.decode(readable, type=str)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+    return None
 
 
 def _spliced(body: bytes, spans: Sequence[tuple[int, int]], replacements: Sequence[bytes]) -> bytes:

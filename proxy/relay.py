@@ -98,7 +98,7 @@ class Relay:
         events = self._filter
         if self._is_at_edge and (events is None or b'"usage"' not in data):
             split = split_plain_chunks(data)
-            if split is not None and (events is None or (split[0] and all([piece.endswith(b"\n\n") for piece in split[0]]))):
+            if split is not None and (events is None or (split[0] and all(piece.endswith(b"\n\n") for piece in split[0]))):
                 pieces, self.has_ended = split
                 self._arrivals += [now] * len(pieces)
                 self._pieces += pieces

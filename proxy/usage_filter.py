@@ -54,7 +54,7 @@ class UsageFilter:
                 first, *others = split_events(whole)
                 kept = [first if given else self._unless_asked(first), *map(self._unless_asked, others)]
                 whole = b"".join(kept)
-                self._drops_line_feed = not kept[-1] and not rest and data.endswith(b"\r")
+                self._drops_line_feed = not rest and data.endswith(b"\r") and not kept[-1].endswith(b"\r")
             whole = whole[given:]
             self._released = b""
             given = 0
@@ -82,4 +82,5 @@ class UsageFilter:
             self._forced = True
             return event
         is_answer = read.choices is not None and not self._forced
-        return b"" if is_answer else event
+        # Line ends in front belong to what came before: the LF of a CR LF that was cut, or a blank line too many.
+        return event[: -len(event.lstrip(b"\r\n"))] if is_answer else event

@@ -1,0 +1,1 @@
+"""What the gateway costs: beside other proxies (``python -m benchmarks``), and its path alone (``benchmarks.hot_path``)."""

@@ -1,0 +1,70 @@
+"""How proxies are found, placed and told apart."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.proxies import GATEWAY, Proxy, ProxyStartError, find_proxies, new_place, running
+from proxy.config import load_config
+from proxy.supervisor import commands
+
+
+def the_gateway(processes: int = 1) -> Proxy:
+    found, _ = find_proxies([GATEWAY], None, processes)
+    return found[0]
+
+
+def test_the_configuration_of_the_gateway_is_valid(tmp_path: Path) -> None:
+    """What the benchmark writes is a configuration without faults, and the command names it."""
+    place = new_place(tmp_path)
+
+    command = the_gateway(processes=2).command(place)
+
+    config = load_config(tmp_path / "ridgeline.yaml", {})
+    assert config.listen == f"127.0.0.1:{place.port}"
+    assert config.log.path == str(tmp_path / "requests.jsonl")
+    assert command[-4:] == ["--config", str(tmp_path / "ridgeline.yaml"), "--processes", "2"]
+
+
+def test_the_processes_of_the_gateway_are_told_apart() -> None:
+    """The command lines that the supervisor really uses are recognised; a process without a part is the proxy's own."""
+    children = commands(Path("c.yaml"), 2, Path("run"), 3, 4)
+    roles = [the_gateway().role_of(" ".join(child.arguments)) for child in children]
+
+    assert sorted(roles) == ["control", "serving", "serving"]
+    assert the_gateway().role_of("python -m proxy.supervisor --config c.yaml") == "supervisor"
+    assert the_gateway().role_of("nginx: worker process") == GATEWAY
+
+
+def test_a_missing_router_is_named(tmp_path: Path) -> None:
+    """A router is taken from the folder that is given first; what is nowhere is named as missing."""
+    program = tmp_path / "sglang-router"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+
+    found, missing = find_proxies(["sglang-router", "no-such-router"], tmp_path, 1)
+
+    assert [proxy.name for proxy in found] == ["sglang-router"]
+    assert missing == ["no-such-router"]
+    assert found[0].command(new_place(tmp_path))[:2] == [str(program), "launch"]
+
+
+def test_ports_of_a_place_differ(tmp_path: Path) -> None:
+    """The ports of one place are four different ones."""
+    place = new_place(tmp_path)
+
+    assert len({place.port, place.worker_port, *place.spare_ports}) == 4
+
+
+def test_a_proxy_that_ends_at_once_is_an_error_with_its_words(tmp_path: Path) -> None:
+    """A proxy that does not come up is reported with its exit code and what it wrote last."""
+    proxy = Proxy(name="broken", version="", command=lambda place: ["/bin/sh", "-c", "echo no such worker >&2; exit 3"])
+
+    with (
+        pytest.raises(ProxyStartError, match="code 3: no such worker"),
+        running(proxy, new_place(tmp_path), min(os.sched_getaffinity(0))),
+    ):
+        pass
