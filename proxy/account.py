@@ -115,7 +115,7 @@ def account(exchange: Exchange, outcome: Outcome, reason: str | None, now: float
         missing_end=found.missing_end,
         trace_id=exchange.head.trace_id,
     )
-    state.recorder.count(record, pool, worker, exchange.found)
+    state.recorder.count(record, exchange.found)
     state.sender.put(record)
 
 
@@ -123,12 +123,12 @@ def _cached(state: ServingState, exchange: Exchange, usage: Usage) -> tuple[int 
     """Cached tokens, and whether 0 was inferred: some versions leave the details out when nothing was cached."""
     if exchange.decision is None or usage.prompt_tokens is None:
         return None, False
-    index = exchange.decision.worker.index
+    name = exchange.decision.worker.name
     if usage.has_details:
         if usage.cached_tokens is not None:
-            state.reports_cached.add(index)
+            state.reports_cached.add(name)
         return usage.cached_tokens, False
-    return (0, True) if index in state.reports_cached else (None, False)
+    return (0, True) if name in state.reports_cached else (None, False)
 
 
 def _delivered(exchange: Exchange, ttft: float | None) -> float | None:

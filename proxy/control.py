@@ -10,8 +10,8 @@ import argparse
 import asyncio
 import logging
 import os
-import random
 import signal
+import socket
 import sys
 from collections import deque
 from contextlib import AsyncExitStack, suppress
@@ -19,21 +19,20 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from aiohttp import ClientSession, web
-
+from proxy.admin import admin_app
 from proxy.config import Config, ConfigError, load_config
+from proxy.fleet import Fleet, open_control_cells
 from proxy.listener import bound_address, open_listener
 from proxy.notices import notice
-from proxy.observer import GatewayView, ServingArrays, Site, admin_app, observer_app
-from proxy.probe import WorkerCells, WorkerProbe, open_session
+from proxy.observer import GatewayView, Site, observer_app
+from proxy.overlay import kept_overlay
+from proxy.probe import open_session
 from proxy.records import RecordReceiver
+from proxy.reload import Reloader
 from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, RECORDS_SOCKET
 from proxy.supervisor import EXIT_CONFIGURATION, EXIT_OK
 from proxy.wiring import build_topology
-from routing.topology import Topology
-from telemetry.catalog import Writer
-from telemetry.cells import Cells, create_cells, map_cells, reset_gauges
-from telemetry.layout import Layout, slot
+from telemetry.layout import slot
 from telemetry.record import RequestRecord
 from telemetry.sinks.jsonlog import JsonLog
 
@@ -45,7 +44,6 @@ _LOG_CLOSE_SECONDS = 2.0
 _LAG_PERIOD_SECONDS = 0.5
 _LAG_SAMPLES = 30  # the gauge is the largest of the last 15 s, so that scrapes see each stall
 _LOSS_PERIOD_SECONDS = 10.0
-_FIRST_PROBES_SECONDS = 1.0  # over which the first probes of a large fleet are spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,40 +60,22 @@ class CannotStartError(Exception):
     """A setting names something that cannot be opened; the text says which and why."""
 
 
-def open_control_cells(directory: Path, layout: Layout) -> Cells:
-    """Return this process's cells. A new file appears with unknown gauges already in it, since 0 would mean *down*.
-
-    Left by an earlier control process, counters go on, and its last verdicts stand until the first probes.
-    """
-    path = directory / CONTROL_CELLS
-    left = map_cells(path, layout)
-    if left is not None:
-        left.close()
-        return create_cells(path, layout)
-    staging = directory / f"{CONTROL_CELLS}.start"
-    cells = create_cells(staging, layout)
-    reset_gauges(cells, layout, Writer.CONTROL)
-    staging.replace(path)
-    return cells
-
-
 async def run(config: Config, options: Options) -> None:
     """Run until SIGTERM, SIGINT or the end of the supervisor. Raises CannotStartError at the start."""
     stop = asyncio.Event()
     _watch_for_the_end(stop, options.parent_fd)
-    topology = build_topology(config)
-    layout = Layout.of(topology)
+    configured, overlay = build_topology(config), kept_overlay(options.run_dir)
+    topology = overlay.over(configured)
     # Undone in reverse: probes end first, then what the sockets still hold is read and logged, and scrapes work until then.
     async with AsyncExitStack() as stack:
-        cells = open_control_cells(options.run_dir, layout)
-        stack.callback(cells.close)
+        cells = open_control_cells(options.run_dir, topology)
         log = _open_log(config.log.path)
         view = GatewayView(
-            topology=topology,
-            layout=layout,
             version=version("ridgeline"),
+            run_dir=options.run_dir,
+            processes=options.processes,
+            topology=topology,
             control=cells.values,
-            serving=ServingArrays(options.run_dir, layout, options.processes),
             log_dropped=lambda: log.dropped,
         )
 
@@ -103,19 +83,27 @@ async def run(config: Config, options: Options) -> None:
             view.recent.extend(records)
             log.write_all(records)
 
-        addresses = [
-            await _serve(observer_app(view), "observe_listen", config.observe_listen, stack),
-            await _serve(admin_app(view), "admin_listen", config.admin_listen, stack),
-        ]
+        listeners = [_listen(name, getattr(config, name)) for name in ("observe_listen", "admin_listen")]
         stack.push_async_callback(asyncio.to_thread, log.close, _LOG_CLOSE_SECONDS)
         receiver = RecordReceiver(options.run_dir / RECORDS_SOCKET, take, on_fault=_log.error)
         await receiver.start()
         stack.push_async_callback(receiver.close)
         stack.push_async_callback(receiver.drain, _DRAIN_SECONDS)
         session = await stack.enter_async_context(open_session())
-        tasks = [asyncio.create_task(probe.run(delay)) for probe, delay in _probes(topology, layout, cells, session)]
-        tasks.append(asyncio.create_task(_watch_lag(cells.values, options.run_dir / CONTROL_CELLS)))
-        tasks.append(asyncio.create_task(_watch_losses(log)))
+        fleet = Fleet(configured, overlay, cells, options.run_dir, view, session)
+        stack.push_async_callback(fleet.close)
+        addresses = [bound_address(listener) for listener in listeners]
+        for app, listener in zip((observer_app(view), admin_app(view, fleet, addresses[1])), listeners, strict=True):
+            site = Site(app)
+            stack.push_async_callback(site.stop)
+            await site.start(listener)
+        reloader = Reloader(options.config, os.environ, config, fleet)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.asked.set)
+        tasks = [
+            asyncio.create_task(_watch_lag(fleet, options.run_dir / CONTROL_CELLS)),
+            asyncio.create_task(_watch_losses(log)),
+            asyncio.create_task(reloader.run()),
+        ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")
         await stop.wait()
@@ -141,37 +129,14 @@ def _open_log(path: str) -> JsonLog:
         raise CannotStartError(f"cannot open the request log {path}: {error.strerror}") from error
 
 
-async def _serve(app: web.Application, setting: str, address: str, stack: AsyncExitStack) -> str:
-    """Start a site; return the address it is bound to."""
+def _listen(setting: str, address: str) -> socket.socket:
     try:
-        listener = open_listener(address)
+        return open_listener(address)
     except OSError as error:
         raise CannotStartError(f"cannot listen on {address} ({setting}): {error.strerror}") from error
-    site = Site(app)
-    stack.push_async_callback(site.stop)
-    await site.start(listener)
-    return bound_address(listener)
 
 
-def _probes(topology: Topology, layout: Layout, cells: Cells, session: ClientSession) -> list[tuple[WorkerProbe, float]]:
-    """Return one probe per worker, with the seconds to wait before its first turn."""
-    spread = min(_FIRST_PROBES_SECONDS, 0.002 * len(topology.workers))
-    return [
-        (
-            WorkerProbe(
-                worker,
-                session=session,
-                cells=WorkerCells(cells.values, layout, worker),
-                worker_key=pool.worker_key,
-            ),
-            random.uniform(0.0, spread),  # noqa: S311 -- jitter
-        )
-        for pool in topology.pools
-        for worker in pool.workers
-    ]
-
-
-async def _watch_lag(values: memoryview[float], file: Path) -> None:
+async def _watch_lag(fleet: Fleet, file: Path) -> None:
     """Measure how late the loop is. The modification time of the file is this process's sign of life to the others."""
     loop = asyncio.get_running_loop()
     cell = slot("ridgeline_control_lag_seconds")
@@ -180,7 +145,7 @@ async def _watch_lag(values: memoryview[float], file: Path) -> None:
         due_at = loop.time() + _LAG_PERIOD_SECONDS
         await asyncio.sleep(_LAG_PERIOD_SECONDS)
         lags.append(max(0.0, loop.time() - due_at))
-        values[cell] = max(lags)
+        fleet.cells.values[cell] = max(lags)
         with suppress(OSError):
             os.utime(file)
 

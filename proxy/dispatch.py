@@ -66,15 +66,17 @@ def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | No
     return Prepared(request, model, estimate, [body], len(body), False)
 
 
-def decide(prepared: Prepared, snapshot: Snapshot, tried: Collection[int]) -> Decision:
+def decide(prepared: Prepared, endpoints: Endpoints, snapshot: Snapshot, tried: Collection[str]) -> Decision:
     """Choose a worker that has not been tried. Raises `ProxyError` when there is none."""
-    decision = choose(prepared.model, prepared.estimate, prepared.request.max_tokens, snapshot, tried)
+    # After a reload the model of a request that is tried again is another value, or gone.
+    model = endpoints.model(prepared.model.name) if tried else prepared.model
+    decision = choose(model, prepared.estimate, prepared.request.max_tokens, snapshot, tried)
     if isinstance(decision, Decision):
         return decision
     raise _refusal(decision, prepared, tried)
 
 
-def _refusal(why: Impossible, prepared: Prepared, tried: Collection[int]) -> ProxyError:
+def _refusal(why: Impossible, prepared: Prepared, tried: Collection[str]) -> ProxyError:
     if why is Impossible.FIT:
         limit = prepared.model.pools[-1].max_total_tokens
         return Refusal(

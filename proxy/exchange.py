@@ -70,7 +70,7 @@ class Exchange:
 
     _connect_at: float | None = None
     _task: asyncio.Task[None] | None = None  # makes a connection
-    _tried: tuple[int, ...] = ()  # workers that could not be reached
+    _tried: tuple[str, ...] = ()  # workers that could not be reached
     _has_retried_stale = False
     _load_tokens: int | None = None  # what this request adds to its worker's load; None while it adds nothing
     _prefix = b""  # of an answer's head that is not complete
@@ -128,11 +128,11 @@ class Exchange:
         prepared = self.prepared
         assert prepared is not None
         state = self.state
-        self.decision = decision = decide(prepared, state.loads.snapshot(), self._tried)
+        self.decision = decision = decide(prepared, state.endpoints, state.loads.snapshot(), self._tried)
         self.limits = decision.pool.limits
         self._load_tokens = total_tokens(prepared.estimate, prepared.request.max_tokens)
         state.loads.begin(decision, self._load_tokens)
-        connection = state.connections[decision.worker.index].take()
+        connection = state.connections_to(decision.worker).take()
         if connection is None:
             self._connect(since)
         else:
@@ -145,7 +145,7 @@ class Exchange:
         self.phase = Phase.CONNECT
         self._connect_at = clock()
         self.own_seconds += self._connect_at - since
-        self._task = self.state.connections[self.decision.worker.index].connect(self)
+        self._task = self.state.connections_to(self.decision.worker).connect(self)
 
     def connected(self, connection: WorkerConnection) -> None:
         """A new connection is there."""
@@ -164,7 +164,7 @@ class Exchange:
         if self.ended or self.decision is None:
             return
         self._leave_worker(result)
-        self._tried = (*self._tried, self.decision.worker.index)
+        self._tried = (*self._tried, self.decision.worker.name)
         try:
             self._attempt(now)
         except ProxyError as error:
@@ -282,7 +282,7 @@ class Exchange:
     def release_head(self, *, names_worker: bool) -> None:
         """Send the head and what waited with it. Without the worker's name, since it had to go before its first event."""
         assert self.decision is not None
-        named = self.state.worker_lines[self.decision.worker.index] if names_worker else b""
+        named = self.state.worker_lines(self.decision) if names_worker else b""
         held, self._held = self._held, b""
         self.is_held = False
         self.is_head_sent = True

@@ -48,8 +48,10 @@ class WorkerLoads:
         "_control",
         "_is_up",
         "_layout",
+        "_number",
         "_peers",
         "_pool_bases",
+        "_processes",
         "_run_dir",
         "_tokens",
         "_turn",
@@ -60,16 +62,24 @@ class WorkerLoads:
     def __init__(
         self, values: memoryview[float], layout: Layout, topology: Topology, run_dir: Path, number: int, processes: int
     ) -> None:
+        self._run_dir = run_dir
+        self._number = number
+        self._processes = processes
+        self._turn = number  # processes begin at different workers
+        self.adopt(values, layout, topology)
+
+    def adopt(self, values: memoryview[float], layout: Layout, topology: Topology) -> None:
+        """Go on with another topology and this process's array for it; what is in flight goes on counting where it can."""
         self._values = values
         self._layout = layout
-        self._run_dir = run_dir
-        self._worker_bases = [layout.worker_base(worker.index) for worker in topology.workers]
-        self._pool_bases = [layout.pool_base(pool.index) for pool in topology.pools]
+        # By name, since a request may end under another topology than it began under.
+        self._worker_bases = {worker.name: layout.worker_base(worker.index) for worker in topology.workers}
+        self._pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._is_up: Sequence[float] = [1.0] * len(topology.workers)
-        self._turn = number  # processes begin at different workers
         self._control: Cells | None = None
-        self._peers: dict[int, Cells | None] = {peer: None for peer in range(processes) if peer != number}
+        self._peers: dict[int, Cells | None] = {peer: None for peer in range(self._processes) if peer != self._number}
+        self.look_around()
 
     def _by_worker(self, values: memoryview[float], cell: int) -> memoryview[float]:
         blocks = self._layout.blocks(Scope.WORKER)
@@ -82,15 +92,18 @@ class WorkerLoads:
 
     def begin(self, decision: Decision, tokens: int) -> None:
         """A request goes to a worker and adds to its load."""
-        base = self._worker_bases[decision.worker.index]
+        base = self._worker_bases[decision.worker.name]
         values = self._values
         values[base + _IN_FLIGHT] += 1
         values[base + _IN_FLIGHT_TOKENS] += tokens
-        values[self._pool_bases[decision.pool.index] + _ROUTES[decision.policy, decision.reason]] += 1
+        pool = decision.pool
+        values[self._pool_bases[pool.model, pool.name] + _ROUTES[decision.policy, decision.reason]] += 1
 
     def end(self, decision: Decision, tokens: int, result: str) -> None:
-        """The worker has no more to do with it; ``result`` is the attempt's label."""
-        base = self._worker_bases[decision.worker.index]
+        """The worker has no more to do with it; ``result`` is the attempt's label. A removed worker has no figures."""
+        base = self._worker_bases.get(decision.worker.name)
+        if base is None:
+            return
         values = self._values
         values[base + _IN_FLIGHT] -= 1
         values[base + _IN_FLIGHT_TOKENS] -= tokens
@@ -98,7 +111,9 @@ class WorkerLoads:
 
     def count_attempt(self, worker: Worker, result: str) -> None:
         """An attempt that came to nothing, while the request stays with its worker."""
-        self._values[self._worker_bases[worker.index] + _ATTEMPTS[result]] += 1
+        base = self._worker_bases.get(worker.name)
+        if base is not None:
+            self._values[base + _ATTEMPTS[result]] += 1
 
     def look_around(self) -> None:
         """Map arrays of processes that have appeared since. Cheap when there is nothing to find."""

@@ -1,4 +1,4 @@
-"""What the observer and admin listeners answer: metrics, liveness, readiness, state, recent records. Read-only."""
+"""What the gateway looks like from the control process, and what observers get of it: metrics, liveness, readiness."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import isnan
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 from aiohttp import web
@@ -28,6 +29,7 @@ _SCRAPE_SECONDS = 30.0  # for a scraper to take its page
 _MAX_CONNECTIONS = 256
 _PIECE_BYTES = 64 * 1024
 _SHUTDOWN_SECONDS = 0.2  # for answers on their way
+_ADOPTION_SECONDS = 5.0  # after which a topology is shown whoever has adopted it
 
 
 class ServingArrays:
@@ -37,12 +39,21 @@ class ServingArrays:
         self._paths = [serving_cells(directory, number) for number in range(processes)]
         self._layout = layout
         self._mapped: list[tuple[tuple[int, int], Cells] | None] = [None] * processes
+        self._is_frozen = False
+
+    def freeze(self) -> None:
+        """Keep what is mapped now: the files are about to be replaced by arrays of another layout."""
+        self.by_slot()
+        self._is_frozen = True
 
     def by_slot(self) -> list[memoryview[float] | None]:
         """Return the current arrays; ``None`` for a process that has none (yet), or none that can be read."""
         return [self._current(number) for number in range(len(self._paths))]
 
     def _current(self, number: int) -> memoryview[float] | None:
+        if self._is_frozen:
+            kept = self._mapped[number]
+            return None if kept is None else kept[1].values
         path = self._paths[number]
         try:
             status = path.stat()
@@ -58,50 +69,89 @@ class ServingArrays:
         return None if entry is None else entry[1].values
 
 
+class _Scene:
+    """One topology and the arrays that are laid out for it."""
+
+    __slots__ = ("control", "layout", "serving", "topology", "writer")
+
+    def __init__(
+        self, topology: Topology, control: Sequence[float], serving: ServingArrays, layout: Layout, version: str
+    ) -> None:
+        self.topology = topology
+        self.control = control
+        self.serving = serving
+        self.layout = layout
+        self.writer = Writer(topology, layout, version=version)
+
+
 class GatewayView:
     """The gateway as seen from the control process. `log_dropped` gives the number of log lines lost so far."""
 
     def __init__(
         self,
         *,
-        topology: Topology,
-        layout: Layout,
         version: str,
+        run_dir: Path,
+        processes: int,
+        topology: Topology,
         control: Sequence[float],
-        serving: ServingArrays,
         log_dropped: Callable[[], int],
     ) -> None:
         self.recent: deque[RequestRecord] = deque(maxlen=RECENT_RECORDS)
-        self._topology = topology
-        self._layout = layout
         self._version = version
-        self._control = control
-        self._serving = serving
+        self._run_dir = run_dir
+        self._processes = processes
         self._log_dropped = log_dropped
-        self._writer = Writer(topology, layout, version=version)
+        self._scene = self._make_scene(topology, control)
+        self._next: tuple[_Scene, float] | None = None  # and until when serving processes are waited for
+
+    def _make_scene(self, topology: Topology, control: Sequence[float]) -> _Scene:
+        layout = Layout.of(topology)
+        return _Scene(topology, control, ServingArrays(self._run_dir, layout, self._processes), layout, self._version)
+
+    def freeze_for(self, topology: Topology) -> None:
+        """Arrays are about to be replaced by those of this topology: show the ones that are there until `adopt`."""
+        if self._scene.layout.digest != Layout.of(topology).digest:
+            self._scene.serving.freeze()
+
+    def adopt(self, topology: Topology, control: Sequence[float]) -> None:
+        """Show another topology, as soon as the serving processes have their arrays for it: no counter goes back meanwhile."""
+        self._next = (self._make_scene(topology, control), monotonic() + _ADOPTION_SECONDS)
+
+    @property
+    def _shown(self) -> _Scene:
+        if self._next is not None:
+            scene, until = self._next
+            arrays = zip(self._scene.serving.by_slot(), scene.serving.by_slot(), strict=True)
+            if monotonic() > until or all(new is not None for old, new in arrays if old is not None):
+                self._scene = scene
+                self._next = None
+        return self._scene
 
     @property
     def is_ready(self) -> bool:
         """Whether at least one serving process has its cells."""
-        return any(array is not None for array in self._serving.by_slot())
+        return any(array is not None for array in self._shown.serving.by_slot())
 
     async def page(self, *, openmetrics: bool) -> list[bytes]:
         """Return the metrics in pieces, letting the loop run between two of them."""
         pieces: list[bytes] = []
-        for piece in self._writer.write(self._serving.by_slot(), self._control, openmetrics=openmetrics):
+        scene = self._shown
+        for piece in scene.writer.write(scene.serving.by_slot(), scene.control, openmetrics=openmetrics):
             pieces.append(piece)
             await asyncio.sleep(0)
         return pieces
 
     def state(self) -> bytes:
         """Return pools and workers with their present load, as JSON."""
-        arrays = [array for array in self._serving.by_slot() if array is not None]
+        scene = self._shown
+        arrays = [array for array in scene.serving.by_slot() if array is not None]
         return msgspec.json.encode(
             {
                 "version": self._version,
                 "serving_processes": len(arrays),
                 "log_lines_dropped": self._log_dropped(),
-                "pools": [self._pool_state(pool, arrays) for pool in self._topology.pools],
+                "pools": [_pool_state(scene, pool, arrays) for pool in scene.topology.pools],
             }
         )
 
@@ -109,33 +159,36 @@ class GatewayView:
         """Return the newest records, newest first, as JSON."""
         return b"[" + b",".join(map(json_object, reversed(self.recent))) + b"]"
 
-    def _pool_state(self, pool: Pool, arrays: Sequence[Sequence[float]]) -> dict[str, object]:
-        return {
-            "model": pool.model,
-            "pool": pool.name,
-            "policy": pool.policy,
-            "max_total_tokens": pool.max_total_tokens,
-            "workers": [self._worker_state(worker, arrays) for worker in pool.workers],
-        }
 
-    def _worker_state(self, worker: Worker, arrays: Sequence[Sequence[float]]) -> dict[str, object]:
-        base = self._layout.worker_base(worker.index)
+def _pool_state(scene: _Scene, pool: Pool, arrays: Sequence[Sequence[float]]) -> dict[str, object]:
+    return {
+        "model": pool.model,
+        "pool": pool.name,
+        "policy": pool.policy,
+        "max_total_tokens": pool.max_total_tokens,
+        "workers": [_worker_state(scene, worker, arrays) for worker in pool.workers],
+    }
 
-        def said(name: str) -> int | None:
-            figure = self._control[base + slot(name)]
-            return None if isnan(figure) else int(figure)
 
-        up = said("ridgeline_worker_up")
-        return {
-            "worker": worker.name,
-            "url": worker.url,
-            "is_up": None if up is None else bool(up),
-            "in_flight_requests": sum(int(array[base + slot("ridgeline_in_flight_requests")]) for array in arrays),
-            "running_requests": said("ridgeline_worker_running_requests"),
-            "waiting_requests": said("ridgeline_worker_waiting_requests"),
-            "kv_usage_ratio": self._control[base + slot("ridgeline_worker_kv_usage_ratio")],  # NaN becomes null
-            "scrape_failures": said("ridgeline_scrape_failures_total"),
-        }
+def _worker_state(scene: _Scene, worker: Worker, arrays: Sequence[Sequence[float]]) -> dict[str, object]:
+    base = scene.layout.worker_base(worker.index)
+
+    def said(name: str) -> int | None:
+        figure = scene.control[base + slot(name)]
+        return None if isnan(figure) else int(figure)
+
+    up = said("ridgeline_worker_up")
+    return {
+        "worker": worker.name,
+        "url": worker.url,
+        "is_draining": worker.is_draining,
+        "is_up": None if up is None else bool(up),
+        "in_flight_requests": sum(int(array[base + slot("ridgeline_in_flight_requests")]) for array in arrays),
+        "running_requests": said("ridgeline_worker_running_requests"),
+        "waiting_requests": said("ridgeline_worker_waiting_requests"),
+        "kv_usage_ratio": scene.control[base + slot("ridgeline_worker_kv_usage_ratio")],  # NaN becomes null
+        "scrape_failures": said("ridgeline_scrape_failures_total"),
+    }
 
 
 def observer_app(view: GatewayView) -> web.Application:
@@ -173,21 +226,6 @@ def observer_app(view: GatewayView) -> web.Application:
     app.router.add_get("/metrics", metrics, allow_head=False)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
-    return app
-
-
-def admin_app(view: GatewayView) -> web.Application:
-    """Return the observer's routes, and those that show names of keys and workers."""
-
-    async def state(_: web.Request) -> web.Response:
-        return web.Response(body=view.state(), content_type="application/json")
-
-    async def records(_: web.Request) -> web.Response:
-        return web.Response(body=view.records(), content_type="application/json")
-
-    app = observer_app(view)
-    app.router.add_get("/api/state", state)
-    app.router.add_get("/api/records", records)
     return app
 
 

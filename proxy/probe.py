@@ -178,6 +178,10 @@ class WorkerProbe:
     def __repr__(self) -> str:
         return f"<WorkerProbe {self._worker.name} {self.health!r}>"
 
+    def write_to(self, cells: WorkerCells) -> None:
+        """Publish to other cells from now on."""
+        self._cells = cells
+
     async def run(self, first_delay_seconds: float) -> None:
         """Ask until cancelled. A fault of ours in one turn is logged and does not end it."""
         loop = asyncio.get_running_loop()

@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import gc
 import logging
-import os
 import signal
 import socket
 import sys
@@ -21,20 +20,19 @@ from time import monotonic as clock
 import uvloop
 
 from proxy.client import ClientConnection
-from proxy.config import load_config
+from proxy.published import TopologyReader
 from proxy.state import ServingState
-from proxy.wiring import build_topology
 from routing.topology import Topology
 
 _BACKLOG = 4096
 _SENDER_CLOSE_SECONDS = 2.0
+_TOPOLOGY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the supervisor tells a serving process."""
 
-    config: Path
     run_dir: Path
     number: int  # of this process, from 0
     processes: int  # serving processes of the gateway
@@ -42,9 +40,10 @@ class Options:
     parent_fd: int | None  # reads as ended when the supervisor is gone
 
 
-async def serve(topology: Topology, options: Options) -> None:
+async def serve(options: Options) -> None:
     """Serve on an inherited listening socket until told to stop, then let running requests finish."""
     loop = asyncio.get_running_loop()
+    topology = await first_topology(options.run_dir)
     state = ServingState(topology, options.run_dir, options.number, options.processes, loop)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,6 +60,15 @@ async def serve(topology: Topology, options: Options) -> None:
     await drain(state, server)
 
 
+async def first_topology(run_dir: Path) -> Topology:
+    """The topology in force, as soon as control has published one. Raises TimeoutError."""
+    reader = TopologyReader(run_dir)
+    async with asyncio.timeout(_TOPOLOGY_SECONDS):
+        while (topology := reader.read_news()) is None:  # noqa: ASYNC110 -- a file, not an event
+            await asyncio.sleep(0.02)
+        return topology
+
+
 async def drain(state: ServingState, server: asyncio.Server) -> None:
     """Take no more connections, wait for running requests as long as configured, then end them."""
     state.is_draining = True
@@ -72,8 +80,7 @@ async def drain(state: ServingState, server: asyncio.Server) -> None:
         exchange.shut_down()
     for client in list(state.clients):
         client.close()
-    for connections in state.connections:
-        connections.close()
+    state.close_connections()
     await state.sender.close(_SENDER_CLOSE_SECONDS)
 
 
@@ -82,7 +89,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m proxy.serving", description="A serving process; started by the supervisor."
     )
-    parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--slot", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
@@ -91,18 +97,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s serving: %(message)s")
     options = Options(
-        config=given.config,
         run_dir=given.run_dir,
         number=given.slot,
         processes=given.processes,
         listen_fd=given.listen_fd,
         parent_fd=given.parent_fd,
     )
-    topology = build_topology(load_config(options.config, os.environ))
     gc.set_threshold(
         20_000, 50, 100
     )  # most objects of a request die with it; looking for cycles at 700 costs more than it finds
-    uvloop.run(serve(topology, options))
+    uvloop.run(serve(options))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from proxy.endpoints import Endpoint, Endpoints
 from proxy.load import WorkerLoads
+from proxy.published import TopologyReader
 from proxy.records import RecordSender
 from proxy.rundir import RECORDS_SOCKET, serving_cells
 from proxy.upstream import WorkerConnections
 from routing.policy import Decision
-from routing.topology import Key, Topology
+from routing.topology import Key, Topology, Worker
 from telemetry.catalog import Writer
 from telemetry.cells import create_cells, reset_gauges
 from telemetry.layout import Layout, offset
@@ -26,6 +28,8 @@ from telemetry.recorder import Recorder
 if TYPE_CHECKING:
     from proxy.client import ClientConnection
     from proxy.exchange import Exchange
+
+_log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 """How often limits are checked; a request may overrun one by this much."""
@@ -52,44 +56,84 @@ class Lag:
 
 
 class ServingState:
-    """The topology, the arrays, the connections to workers, and everything that is under way."""
+    """The topology in force, the arrays, the connections to workers, and everything that is under way."""
+
+    topology: Topology
+    endpoints: Endpoints
+    keys: dict[bytes, Key]  # by the hash of their text
+    recorder: Recorder
+    loads: WorkerLoads
 
     def __init__(self, topology: Topology, run_dir: Path, number: int, processes: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.topology = topology
         self.loop = loop
         self.is_draining = False
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
-        self.reports_cached: set[int] = set()  # workers that have said how much they had cached
-        self.keys: dict[bytes, Key] = {key.sha256: key for key in topology.keys}
-        self.endpoints = Endpoints(topology, int(wall_clock()))
-        layout = Layout.of(topology)
-        self._cells = create_cells(serving_cells(run_dir, number), layout)
+        self.reports_cached: set[str] = set()  # names of workers that have said how much they had cached
+        self._cells_path = serving_cells(run_dir, number)
+        self._connections: dict[tuple[str, str], WorkerConnections] = {}
+        self._layout = layout = Layout.of(topology)
+        self._cells = create_cells(self._cells_path, layout, Writer.SERVING)
         reset_gauges(self._cells, layout, Writer.SERVING)
-        self._values = self._cells.values
-        self.recorder = Recorder(self._values, layout, topology)
-        self.loads = WorkerLoads(self._values, layout, topology, run_dir, number, processes)
+        self.loads = WorkerLoads(self._cells.values, layout, topology, run_dir, number, processes)
         self.sender = RecordSender(run_dir / RECORDS_SOCKET, on_drop=self._count_dropped)
-        pool_of = {worker.index: pool for pool in topology.pools for worker in pool.workers}
-        self.connections = [
-            WorkerConnections(
-                worker,
-                loop,
-                connect_seconds=pool_of[worker.index].limits.connect_seconds,
-                idle_seconds=pool_of[worker.index].limits.worker_idle_seconds,
-            )
-            for worker in topology.workers
-        ]
-        self.worker_lines = [
-            b"x-ridgeline-worker: %b\r\nx-ridgeline-pool: %b\r\n"
-            % (_header_text(worker.name), _header_text(pool_of[worker.index].name))
-            for worker in topology.workers
-        ]
-        self._prefixes: dict[tuple[int, str], bytes] = {}
+        self._news = TopologyReader(run_dir)
         self._id_prefix = os.urandom(8).hex()
         self._ids = 0
         self._lag = Lag()
         self._tick_at = clock()
+        self._wire(topology)
+
+    def adopt(self, topology: Topology) -> None:
+        """Go on with another topology. Requests that are under way end where they began; their figures are counted here."""
+        layout = Layout.of(topology)
+        if layout.digest != self._layout.digest:
+            self._cells = create_cells(
+                self._cells_path, layout, Writer.SERVING
+            )  # takes over what both have, requests in flight included
+            self._layout = layout
+        self.loads.adopt(self._cells.values, layout, topology)
+        self._wire(topology)
+
+    def _wire(self, topology: Topology) -> None:
+        self.topology = topology
+        self.keys = {key.sha256: key for key in topology.keys}
+        self.endpoints = Endpoints(topology, int(wall_clock()))
+        self.recorder = Recorder(self._cells.values, self._layout, topology)
+        self._prefixes: dict[tuple[str, str], bytes] = {}
+        before, self._connections = self._connections, {}
+        for pool in topology.pools:
+            for worker in pool.workers:
+                where = (worker.name, worker.url)
+                kept = before.pop(where, None) or WorkerConnections(worker, self.loop)
+                kept.connect_seconds = pool.limits.connect_seconds
+                kept.idle_seconds = pool.limits.worker_idle_seconds
+                self._connections[where] = kept
+        for gone in before.values():
+            gone.close()
+        self._worker_lines = {
+            worker.name: b"x-ridgeline-worker: %b\r\nx-ridgeline-pool: %b\r\n"
+            % (_header_text(worker.name), _header_text(pool.name))
+            for pool in topology.pools
+            for worker in pool.workers
+        }
+
+    def connections_to(self, worker: Worker) -> WorkerConnections:
+        """The connections to a worker. One that a reload has removed meanwhile gets connections for one request each."""
+        found = self._connections.get((worker.name, worker.url))
+        if found is None:
+            found = WorkerConnections(worker, self.loop)
+            found.close()
+        return found
+
+    def worker_lines(self, decision: Decision) -> bytes:
+        """The header lines that name a worker and its pool."""
+        return self._worker_lines.get(decision.worker.name, b"")
+
+    def close_connections(self) -> None:
+        """Close every connection to a worker that carries no request."""
+        for connections in self._connections.values():
+            connections.close()
 
     def new_request_id(self) -> str:
         """An id that no other request of this gateway has."""
@@ -102,7 +146,7 @@ class ServingState:
 
     def request_prefix(self, decision: Decision, endpoint: Endpoint) -> bytes:
         """The first lines of a request to this worker, up to the client's own headers."""
-        key = (decision.worker.index, endpoint.name)
+        key = (decision.worker.name, endpoint.name)
         prefix = self._prefixes.get(key)
         if prefix is None:
             worker, pool = decision.worker, decision.pool
@@ -119,19 +163,28 @@ class ServingState:
     def tick(self) -> None:
         """Twice a second: limits, old connections, the loop's lag, and arrays of processes that have appeared."""
         now = clock()
-        self._values[_LOOP_LAG] = self._lag.add(max(0.0, now - self._tick_at))
+        self._cells.values[_LOOP_LAG] = self._lag.add(max(0.0, now - self._tick_at))
+        try:
+            self._look_after(now)
+        except Exception:
+            _log.exception("the regular look at limits and topology failed")
+        self._tick_at = clock() + TICK_SECONDS
+        self.loop.call_later(TICK_SECONDS, self.tick)
+
+    def _look_after(self, now: float) -> None:
         for exchange in list(self.exchanges):
             exchange.expire(now)
         for client in list(self.clients):
             client.expire(now)
-        for connections in self.connections:
+        for connections in self._connections.values():
             connections.drop_old(now)
+        topology = self._news.read_news()
+        if topology is not None:
+            self.adopt(topology)
         self.loads.look_around()
-        self._tick_at = clock() + TICK_SECONDS
-        self.loop.call_later(TICK_SECONDS, self.tick)
 
     def _count_dropped(self, count: int) -> None:
-        self._values[_DROPPED] += count
+        self._cells.values[_DROPPED] += count
 
 
 def _header_text(text: str) -> bytes:

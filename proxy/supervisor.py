@@ -111,8 +111,7 @@ class Supervisor:
         """Return the exit code when all children are gone."""
         os.set_blocking(self._wake_fd, False)
         os.set_blocking(self._signal_fd, False)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited: children that do not know it yet do not die of it
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._signal_fd, warn_on_full_buffer=False)
         try:
@@ -151,6 +150,10 @@ class Supervisor:
             self._announce()
 
     def _take_signal(self, number: int) -> None:
+        if number == signal.SIGHUP and self._is_up:  # before that, control reads the file anyway
+            for child in self._children:
+                if not child.command.is_serving and child.pid is not None:
+                    os.kill(child.pid, signal.SIGHUP)
         if number not in (signal.SIGTERM, signal.SIGINT):
             return
         self._stop_signals += 1
@@ -245,8 +248,8 @@ class Supervisor:
 
 def commands(config: Path, processes: int, directory: Path, listen_fd: int, parent_fd: int) -> list[Command]:
     """Return the children of a real gateway."""
-    shared = ["--config", str(config), "--run-dir", str(directory), "--parent-fd", str(parent_fd)]
-    control = [sys.executable, "-m", "proxy.control", *shared, "--processes", str(processes)]
+    shared = ["--run-dir", str(directory), "--parent-fd", str(parent_fd), "--processes", str(processes)]
+    control = [sys.executable, "-m", "proxy.control", "--config", str(config), *shared]
     return [
         Command("control process", is_serving=False, arguments=control),
         *(
@@ -260,8 +263,6 @@ def commands(config: Path, processes: int, directory: Path, listen_fd: int, pare
                     *shared,
                     "--slot",
                     str(slot),
-                    "--processes",
-                    str(processes),
                     "--listen-fd",
                     str(listen_fd),
                 ],

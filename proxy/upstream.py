@@ -82,14 +82,15 @@ class WorkerConnection(asyncio.Protocol):
 class WorkerConnections:
     """All connections to one worker."""
 
-    __slots__ = ("_connect_seconds", "_idle", "_idle_seconds", "_loop", "_tasks", "worker")
+    __slots__ = ("_idle", "_is_closed", "_loop", "_tasks", "connect_seconds", "idle_seconds", "worker")
 
-    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop, *, connect_seconds: float, idle_seconds: float) -> None:
+    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
         self.worker = worker
+        self.connect_seconds = 5.0  # limits of the pool, set by whoever wires it
+        self.idle_seconds = 4.0
         self._loop = loop
-        self._connect_seconds = connect_seconds
-        self._idle_seconds = idle_seconds
         self._idle: list[WorkerConnection] = []  # the one used last is last
+        self._is_closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -101,7 +102,7 @@ class WorkerConnections:
         if not idle:
             return None
         connection = idle.pop()
-        if clock() - connection.idle_at <= self._idle_seconds:
+        if clock() - connection.idle_at <= self.idle_seconds:
             return connection
         idle.append(connection)
         self.drop_old(clock())
@@ -116,7 +117,7 @@ class WorkerConnections:
 
     async def _connect(self, exchange: Exchange) -> None:
         try:
-            async with asyncio.timeout(self._connect_seconds):
+            async with asyncio.timeout(self.connect_seconds):
                 _, connection = await self._loop.create_connection(
                     lambda: WorkerConnection(self), self.worker.host, self.worker.port
                 )
@@ -129,7 +130,9 @@ class WorkerConnections:
 
     def give_back(self, connection: WorkerConnection) -> None:
         """Keep a connection for the next exchange."""
-        if connection.is_open:
+        if self._is_closed:
+            connection.close()
+        elif connection.is_open:
             connection.is_reused = True
             connection.idle_at = clock()
             self._idle.append(connection)
@@ -142,10 +145,11 @@ class WorkerConnections:
     def drop_old(self, now: float) -> None:
         """Close what has been unused for too long."""
         idle = self._idle
-        while idle and now - idle[0].idle_at > self._idle_seconds:
+        while idle and now - idle[0].idle_at > self.idle_seconds:
             idle[0].close()
 
     def close(self) -> None:
-        """Close all that is unused."""
+        """Close all that is unused now, and the others when their exchanges end."""
+        self._is_closed = True
         while self._idle:
             self._idle[-1].close()

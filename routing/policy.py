@@ -87,15 +87,19 @@ def choose_pool(model: Model, estimate: TokenEstimate, max_tokens: int | None) -
 
 
 def choose(
-    model: Model, estimate: TokenEstimate, max_tokens: int | None, snapshot: Snapshot, tried: Collection[int] = ()
+    model: Model, estimate: TokenEstimate, max_tokens: int | None, snapshot: Snapshot, tried: Collection[str] = ()
 ) -> Decision | Impossible:
-    """Decide for one request. ``tried`` are indices of workers that have failed it already."""
+    """Decide for one request. ``tried`` are names of workers that have failed it already."""
     chosen = choose_pool(model, estimate, max_tokens)
     if isinstance(chosen, Impossible):
         return chosen
     pool, pool_reason = chosen
     is_up = snapshot.is_up
-    candidates = [worker for worker in pool.workers if is_up[worker.index] != 0.0 and worker.index not in tried]
+    candidates = [
+        worker
+        for worker in pool.workers
+        if is_up[worker.index] != 0.0 and not worker.is_draining and (not tried or worker.name not in tried)
+    ]
     if not candidates:
         return Impossible.NO_WORKER
     if len(candidates) == 1:

@@ -41,6 +41,7 @@ class Worker:
     port: int
     base_path: str  # "" or "/sub/path"
     authority: str  # for the Host header, with brackets for IPv6
+    is_draining: bool = False  # gets no new requests; those it has go on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_rejections_total.reason": tuple(value.value for value in Rejection),
     "ridgeline_no_token_total.reason": tuple(value.value for value in NoToken),
     "ridgeline_routes_total.reason": tuple(value.value for value in (*PoolReason, *Reason)),
+    "ridgeline_reloads_total.result": ("ok", "failed"),
     "policy": tuple(POLICIES),
     "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned"),
     "kind": ("prompt", "completion", "cached"),
@@ -263,6 +264,13 @@ CATALOG: tuple[Family, ...] = (
     # The gateway itself
     _counter("parse_errors_total", Scope.PROCESS, "Parts of workers' answers that could not be read and were passed on as is."),
     _counter("records_dropped_total", Scope.PROCESS, "Request records lost because the control process was away or behind."),
+    _counter(
+        "reloads_total",
+        Scope.PROCESS,
+        "Configurations read after a change or SIGHUP; a failed one changed nothing.",
+        "result",
+        writer=Writer.CONTROL,
+    ),
     _counter(
         "slow_client_streams_total",
         Scope.PROCESS,

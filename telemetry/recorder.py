@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from routing.topology import Pool, Topology, Worker
+from routing.topology import NO_POOL, UNKNOWN_MODEL, Topology
 from telemetry.catalog import LABELS
 from telemetry.layout import Layout, bounds, offset, slot
 from telemetry.meter import Measurements
@@ -71,24 +71,27 @@ GAP_BOUNDS = bounds("ridgeline_itl_seconds")
 class Recorder:
     """Adds records to one process's array, which nobody else writes to."""
 
-    __slots__ = ("_cells", "_key_bases", "_no_pool_bases", "_pool_bases", "_worker_bases")
+    __slots__ = ("_cells", "_key_bases", "_pool_bases", "_route_bases", "_worker_bases")
 
     def __init__(self, cells: memoryview[float], layout: Layout, topology: Topology) -> None:
         self._cells = cells
-        before_pools = len(topology.routes) - len(topology.pools)
-        self._no_pool_bases = {
-            model: layout.route_base(index) for index, (model, _) in enumerate(topology.routes[:before_pools])
-        }
-        self._pool_bases = [
-            (layout.route_base(before_pools + pool.index), layout.pool_base(pool.index)) for pool in topology.pools
-        ]
-        self._worker_bases = [layout.worker_base(worker.index) for worker in topology.workers]
+        # By name, since a request may end under another topology than it began under.
+        self._route_bases = {route: layout.route_base(index) for index, route in enumerate(topology.routes)}
+        self._pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
+        self._worker_bases = {worker.name: layout.worker_base(worker.index) for worker in topology.workers}
         self._key_bases = {key.name: layout.key_base(key.index) for key in topology.keys}
 
-    def count(self, record: RequestRecord, pool: Pool | None, worker: Worker | None, found: Measurements | None) -> None:
-        """Count one finished request. ``found`` is what its last attempt's meter gave back, if it had one."""
+    def count(self, record: RequestRecord, found: Measurements | None) -> None:
+        """Count one finished request. ``found`` is what its last attempt's meter gave back, if it had one.
+
+        What the topology does not have any more is counted as an unknown model; a removed worker or key has no figures.
+        """
         cells = self._cells
-        route, base = (self._no_pool_bases[record.model], 0) if pool is None else self._pool_bases[pool.index]
+        name = (record.model, record.pool)
+        route = self._route_bases.get(name)
+        if route is None:
+            route = self._route_bases[UNKNOWN_MODEL, NO_POOL]
+        base = self._pool_bases.get(name)
         outcome = _OUTCOMES[record.outcome]
         cells[route + _REQUESTS + _ENDPOINTS[record.endpoint] * len(_OUTCOMES) + outcome] += 1
         if record.outcome is Outcome.REJECTED and record.reason is not None:
@@ -99,7 +102,7 @@ class Recorder:
             cells[route + _NO_TOKEN[record.no_token]] += 1
         if record.key is not None:
             self._count_key(record, outcome)
-        if pool is None:
+        if base is None:
             return
         self._count_tokens(base, record)
         observe = self._observe
@@ -117,7 +120,7 @@ class Recorder:
         if record.overhead_seconds is not None:
             observe(base, _OVERHEAD, record.overhead_seconds)
         if record.stream:
-            self._count_stream(base, record, worker)
+            self._count_stream(base, record)
         if found is not None and found.faults:
             cells[_PARSE_ERRORS] += found.faults
         if found is not None and found.gap_counts is not None:
@@ -128,7 +131,7 @@ class Recorder:
                     cells[first + bucket] += count
             cells[first + len(limits) + 1] += found.gap_sum_seconds
 
-    def _count_stream(self, base: int, record: RequestRecord, worker: Worker | None) -> None:
+    def _count_stream(self, base: int, record: RequestRecord) -> None:
         observe = self._observe
         if record.ttft_seconds is not None:
             observe(base, _TTFT, record.ttft_seconds)
@@ -136,14 +139,16 @@ class Recorder:
             observe(base, _TTFT_VISIBLE, record.ttft_visible_seconds)
         if record.stall_ratio is not None:
             observe(base, _STALL, record.stall_ratio)
-        if worker is None:
-            return
-        at_worker = self._worker_bases[worker.index]
         if record.upstream_ttft_seconds is not None:
             observe(base, _UPSTREAM_TTFT, record.upstream_ttft_seconds)
-            observe(at_worker, _WORKER_TTFT, record.upstream_ttft_seconds)
         if record.tpot_seconds is not None:
             observe(base, _TPOT, record.tpot_seconds)
+        at_worker = None if record.worker is None else self._worker_bases.get(record.worker)
+        if at_worker is None:
+            return
+        if record.upstream_ttft_seconds is not None:
+            observe(at_worker, _WORKER_TTFT, record.upstream_ttft_seconds)
+        if record.tpot_seconds is not None:
             observe(at_worker, _WORKER_TPOT, record.tpot_seconds)
 
     def count_slow_client(self) -> None:
@@ -176,8 +181,9 @@ class Recorder:
                 self._observe(base, _COMPLETION_LENGTH, completion)
 
     def _count_key(self, record: RequestRecord, outcome: int) -> None:
-        assert record.key is not None
-        base = self._key_bases[record.key]
+        base = self._key_bases.get(record.key or "")
+        if base is None:
+            return
         cells = self._cells
         cells[base + _KEY_REQUESTS + outcome] += 1
         cells[base + _KEY_PROMPT] += record.prompt_tokens or 0

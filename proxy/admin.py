@@ -1,0 +1,105 @@
+"""The admin listener: what observers get, the state with names, and the calls that change the fleet.
+
+A browser that is made to visit a foreign page must not be able to change anything here: the Host has to be one of ours, the
+Origin, if there is one, has to be the same, and a change has to be JSON, which no form can send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+
+import msgspec
+from aiohttp import web
+
+from proxy.fleet import Fleet
+from proxy.observer import GatewayView, observer_app
+from proxy.overlay import AddedWorker, Overlay, OverlayError
+from proxy.worker_url import parse_worker_url
+from routing.topology import Topology
+
+_Change = Callable[[Overlay, Topology, str], Overlay]
+
+
+class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
+    model: str
+    url: str
+    pool: str = "default"
+    name: str | None = None
+
+
+def admin_app(view: GatewayView, fleet: Fleet, address: str) -> web.Application:
+    """The routes of the admin listener, which is bound to ``address`` (HOST:PORT)."""
+    host = address.rpartition(":")[0].strip("[]")
+    may_change = _is_loopback(host)
+
+    async def state(_: web.Request) -> web.Response:
+        return web.Response(body=view.state(), content_type="application/json")
+
+    async def records(_: web.Request) -> web.Response:
+        return web.Response(body=view.records(), content_type="application/json")
+
+    async def add(request: web.Request) -> web.Response:
+        _check_change(request, may_change=may_change)
+        try:
+            asked = msgspec.json.decode(await request.read(), type=_NewWorker)
+            url = parse_worker_url(asked.url)
+            worker = AddedWorker(model=asked.model, pool=asked.pool, name=asked.name or url.default_name, url=url)
+            overlay = fleet.overlay.add(fleet.configured, worker)
+        except (msgspec.DecodeError, ValueError, OverlayError) as error:
+            return _problem(400, str(error))
+        return _put_in_force(fleet, overlay, view)
+
+    def changing(change: _Change) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            _check_change(request, may_change=may_change)
+            try:
+                overlay = change(fleet.overlay, fleet.configured, request.match_info["name"])
+            except OverlayError as error:
+                return _problem(409 if "last worker" in str(error) else 404, str(error))
+            return _put_in_force(fleet, overlay, view)
+
+        return handle
+
+    app = observer_app(view)
+    app.router.add_get("/api/state", state)
+    app.router.add_get("/api/records", records)
+    app.router.add_post("/api/workers", add)
+    app.router.add_post("/api/workers/{name}/drain", changing(Overlay.drain))
+    app.router.add_post("/api/workers/{name}/resume", changing(Overlay.resume))
+    app.router.add_delete("/api/workers/{name}", changing(Overlay.remove))
+    return app
+
+
+def _put_in_force(fleet: Fleet, overlay: Overlay, view: GatewayView) -> web.Response:
+    try:
+        fleet.change(overlay)
+    except OSError as error:
+        return _problem(507, f"the change could not be published: {error.strerror}")
+    return web.Response(body=view.state(), content_type="application/json")
+
+
+def _check_change(request: web.Request, *, may_change: bool) -> None:
+    """Raises the HTTP error for a call that may not change anything."""
+    if not may_change:
+        raise web.HTTPForbidden(text="workers can be changed here only while the admin listener is on a loopback address\n")
+    host = request.headers.get("Host", "")
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    if name.lower() != "localhost" and not _is_loopback(name.strip("[]")):
+        raise web.HTTPForbidden(text="the Host header names another machine\n")
+    origin = request.headers.get("Origin")
+    if origin is not None and origin != f"http://{host}":
+        raise web.HTTPForbidden(text="a page of another origin may not change workers\n")
+    if request.method == "POST" and request.can_read_body and request.content_type != "application/json":
+        raise web.HTTPUnsupportedMediaType(text="send application/json\n")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _problem(status: int, text: str) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode({"error": text}), content_type="application/json")

@@ -1,0 +1,124 @@
+"""The topology in force, in the control process: what is configured and changed by hand, its cells, its probes.
+
+`adopt` puts another one in force: cells first, then what is shown, then what serving processes are told, then the probes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import ClientSession
+
+from proxy.observer import GatewayView
+from proxy.overlay import Overlay, keep_overlay
+from proxy.probe import WorkerCells, WorkerProbe
+from proxy.published import publish
+from proxy.rundir import CONTROL_CELLS
+from routing.topology import Topology, Worker
+from telemetry.catalog import Writer
+from telemetry.cells import Cells, create_cells
+from telemetry.layout import Layout
+
+_FIRST_PROBES_SECONDS = 2.0  # over which the first probes of a large fleet are spread
+
+
+@dataclass(slots=True)
+class _Probing:
+    probe: WorkerProbe
+    task: asyncio.Task[None]
+
+
+def open_control_cells(run_dir: Path, topology: Topology) -> Cells:
+    """This process's cells. Unknown gauges are NaN from the moment the file appears, since 0 would mean *down*.
+
+    Left by an earlier control process, counters go on, and its last verdicts stand until the first probes.
+    """
+    return create_cells(run_dir / CONTROL_CELLS, Layout.of(topology), Writer.CONTROL)
+
+
+class Fleet:
+    """One per control process, to be closed. `cells` and `topology` are those in force."""
+
+    def __init__(
+        self,
+        configured: Topology,
+        overlay: Overlay,
+        cells: Cells,
+        run_dir: Path,
+        view: GatewayView,
+        session: ClientSession,
+    ) -> None:
+        self.topology = overlay.over(configured)
+        self.cells = cells  # laid out for that topology
+        self._configured = configured
+        self._overlay = overlay
+        self._run_dir = run_dir
+        self._view = view
+        self._session = session
+        self._probing: dict[tuple[str, str, str | None], _Probing] = {}  # by name, address and key
+        publish(run_dir, self.topology)
+        self._probe_workers()
+
+    def __repr__(self) -> str:
+        return f"<Fleet {len(self.topology.workers)} workers, {self._overlay}>"
+
+    @property
+    def overlay(self) -> Overlay:
+        """The changes made by hand that are in force."""
+        return self._overlay
+
+    @property
+    def configured(self) -> Topology:
+        """What the file says."""
+        return self._configured
+
+    def reload(self, configured: Topology) -> None:
+        """Put another configuration in force, changes made by hand over it. Raises OSError; nothing has changed then."""
+        self._adopt(configured, self._overlay)
+
+    def change(self, overlay: Overlay) -> None:
+        """Put other changes in force. Raises OSError; nothing has changed then."""
+        self._adopt(self._configured, overlay)
+
+    def _adopt(self, configured: Topology, overlay: Overlay) -> None:
+        topology = overlay.over(configured)
+        self._view.freeze_for(topology)
+        cells = open_control_cells(self._run_dir, topology)
+        self._view.adopt(topology, cells.values)
+        publish(self._run_dir, topology)
+        keep_overlay(self._run_dir, overlay)
+        self._configured, self._overlay, self.topology, self.cells = configured, overlay, topology, cells
+        self._probe_workers()
+
+    def _probe_workers(self) -> None:
+        """One probe for each worker there is: new ones begin, those of removed workers end, the others go on."""
+        layout = Layout.of(self.topology)
+        before, self._probing = self._probing, {}
+        spread = min(_FIRST_PROBES_SECONDS, 0.002 * len(self.topology.workers))
+        for pool in self.topology.pools:
+            for worker in pool.workers:
+                which = (worker.name, worker.url, pool.worker_key)
+                cells = WorkerCells(self.cells.values, layout, worker)
+                kept = before.pop(which, None)
+                if kept is not None:
+                    kept.probe.write_to(cells)
+                    self._probing[which] = kept
+                else:
+                    self._probing[which] = self._begin(worker, cells, pool.worker_key, spread)
+        for gone in before.values():
+            gone.task.cancel()
+
+    def _begin(self, worker: Worker, cells: WorkerCells, worker_key: str | None, spread_seconds: float) -> _Probing:
+        probe = WorkerProbe(worker, session=self._session, cells=cells, worker_key=worker_key)
+        delay = random.uniform(0.0, spread_seconds)  # noqa: S311 -- jitter
+        return _Probing(probe, asyncio.create_task(probe.run(delay)))
+
+    async def close(self) -> None:
+        """End all probes."""
+        tasks = [each.task for each in self._probing.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
