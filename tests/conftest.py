@@ -6,6 +6,11 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine must not fail a property, and a run can be repeated as it was.
+settings.register_profile("ridgeline", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ridgeline")
 
 REQUIRES_ALL = os.environ.get("REQUIRE_REAL") == "1"
 
