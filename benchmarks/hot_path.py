@@ -89,9 +89,10 @@ class HotPath:
         self._answer = _CountingTransport()
         self._client = ClientConnection(state)
         self._client.connection_made(self._answer)
-        self.worker = WorkerConnection(state.connections[0])
+        connections = state.connections_to(topology.workers[0])
+        self.worker = WorkerConnection(connections)
         self.worker.connection_made(_CountingTransport())
-        state.connections[0].give_back(self.worker)
+        connections.give_back(self.worker)
 
     def plain(self) -> None:
         """One request with a plain answer. Raises RuntimeError when the answer does not reach the client."""

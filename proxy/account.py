@@ -6,7 +6,6 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING
 
 from routing.topology import NO_POOL, UNKNOWN_MODEL
-from telemetry.events import Usage
 from telemetry.meter import Measurements, StreamMeter
 from telemetry.record import NoToken, Outcome, RequestRecord
 
@@ -46,7 +45,8 @@ def account(exchange: Exchange, outcome: Outcome, reason: str | None, now: float
     if decision is not None:
         pool, worker = decision.pool, decision.worker
     request = prepared.request if prepared is not None else None
-    is_stream = request is not None and request.stream
+    # What came decides, where something came: some workers stream for a `stream` that is not quite true.
+    is_stream = request is not None and (request.stream if answer is None or answer.status >= 300 else answer.is_event_stream)
     found = exchange.found or _NOTHING
     usage = found.usage
     received_at = exchange.received_at
@@ -66,7 +66,7 @@ def account(exchange: Exchange, outcome: Outcome, reason: str | None, now: float
             state.recorder.count_slow_client()
     completion = usage.completion_tokens if usage is not None else None
     is_estimate = completion is None and is_stream and found.token_events > 0
-    cached, inferred = (None, False) if usage is None else _cached(state, exchange, usage)
+    cached, inferred = (None, False) if usage is None else _cached(state, exchange, found)
     record = RequestRecord(
         request_id=exchange.request_id,
         ended_unix_seconds=wall_clock(),
@@ -119,16 +119,21 @@ def account(exchange: Exchange, outcome: Outcome, reason: str | None, now: float
     state.sender.put(record)
 
 
-def _cached(state: ServingState, exchange: Exchange, usage: Usage) -> tuple[int | None, bool]:
-    """Cached tokens, and whether 0 was inferred: some versions leave the details out when nothing was cached."""
-    if exchange.decision is None or usage.prompt_tokens is None:
+def _cached(state: ServingState, exchange: Exchange, found: Measurements) -> tuple[int | None, bool]:
+    """Cached tokens, and whether 0 was inferred: some versions leave the details out when nothing was cached.
+
+    ``None`` when the worker did not say, and for a batch, of which it says what one prompt had.
+    """
+    usage, prepared = found.usage, exchange.prepared
+    if usage is None or usage.prompt_tokens is None or exchange.decision is None or prepared is None:
         return None, False
     name = exchange.decision.worker.name
     if usage.has_details:
         if usage.cached_tokens is not None:
             state.reports_cached.add(name)
-        return usage.cached_tokens, False
-    return (0, True) if name in state.reports_cached else (None, False)
+        return (usage.cached_tokens if prepared.request.prompts == 1 else None), False
+    is_told = found.usage_is_final and prepared.request.prompts == 1 and name in state.reports_cached
+    return (0, True) if is_told else (None, False)
 
 
 def _delivered(exchange: Exchange, ttft: float | None) -> float | None:

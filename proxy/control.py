@@ -99,6 +99,7 @@ async def run(config: Config, options: Options) -> None:
             await site.start(listener)
         reloader = Reloader(options.config, os.environ, config, fleet)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.asked.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # the supervisor starts us with it held back
         tasks = [
             asyncio.create_task(_watch_lag(fleet, options.run_dir / CONTROL_CELLS)),
             asyncio.create_task(_watch_losses(log)),
@@ -194,7 +195,6 @@ def parse_options(arguments: list[str]) -> Options:
 
 def main() -> int:
     """Run the process; return its exit code."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     options = parse_options(sys.argv[1:])
     os.nice(_NICENESS)
     configure_logging()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from urllib.parse import unquote
 
 import msgspec
 
@@ -27,6 +28,7 @@ class Endpoint:
     fault: Callable[[], ProxyError] | None = None  # makes the error that says why nothing answers here
 
 
+_ONE_MODEL = b"/v1/models/"
 NO_ENDPOINT = Endpoint(
     name="other", method=b"", path=b"", fault=lambda: ClientFault("not_found", "There is no such path.", status=404)
 )
@@ -46,15 +48,11 @@ class Endpoints:
             Endpoint(name="completions", method=b"POST", path=b"/v1/completions", has_usage=True),
             Endpoint(name="models", method=b"GET", path=b"/v1/models", answer=self._list_models),
         ]
-        endpoints += [
-            Endpoint(name="models", method=b"GET", path=b"/v1/models/" + name.encode(), answer=partial(self._show_model, name))
-            for name in self._names
-        ]
         self._by_path = {endpoint.path: endpoint for endpoint in endpoints}
 
     def find(self, method: bytes, path: bytes) -> Endpoint:
         """What answers this method on this path; one with a `fault` if nothing does."""
-        endpoint = self._by_path.get(path, NO_ENDPOINT)
+        endpoint = self._by_path.get(path) or self._model_endpoint(path)
         if endpoint.method == method or endpoint is NO_ENDPOINT:
             return endpoint
         allowed = endpoint.method.decode()
@@ -64,6 +62,14 @@ class Endpoints:
             path=path,
             fault=lambda: ClientFault("method_not_allowed", f"This path answers {allowed} only.", status=405),
         )
+
+    def _model_endpoint(self, path: bytes) -> Endpoint:
+        if not path.startswith(_ONE_MODEL):
+            return NO_ENDPOINT
+        name = unquote(path.removeprefix(_ONE_MODEL).decode("latin-1"))
+        if name not in self._names:
+            return Endpoint(name="models", method=b"GET", path=path, fault=_no_such_model)
+        return Endpoint(name="models", method=b"GET", path=path, answer=partial(self._show_model, name))
 
     def model(self, name: str | None) -> Model:
         """The model of this name or alias; the only one if none is named. Raises `ClientFault` for any other."""

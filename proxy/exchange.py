@@ -195,12 +195,12 @@ class Exchange:
         if self.paused_at is not None:
             connection.pause()
         self.phase = Phase.WAIT
-        self.sent_at = self.last_data_at = clock()
         if prepared.size <= _JOINED_BYTES:
             connection.transport.write(b"".join((lines, *prepared.pieces)))
         else:
             connection.transport.writelines((lines, *prepared.pieces))
-        self.own_seconds += clock() - since
+        self.sent_at = self.last_data_at = clock()
+        self.own_seconds += self.sent_at - since
 
     # The worker's side
 
@@ -233,6 +233,10 @@ class Exchange:
             self._prefix = data
             return
         self._prefix = b""
+        if answer.status in (401, 403):  # about the key of the gateway, which no client can mend
+            self.answer = answer
+            self.fail(WorkerFault("worker_refused_gateway", "The worker does not accept the gateway's credentials."))
+            return
         relay = self._begin_answer(answer, now)
         if data or relay.has_ended:
             self.worker_data(data, now)
@@ -243,7 +247,6 @@ class Exchange:
         assert received_at is not None
         assert sent_at is not None
         self.answer = answer
-        self.status = answer.status
         self.relay = relay = Relay(
             answer,
             make_meter(answer, prepared.request.choices),
@@ -286,6 +289,7 @@ class Exchange:
         held, self._held = self._held, b""
         self.is_held = False
         self.is_head_sent = True
+        self.status = None if self.answer is None else self.answer.status
         self.client.transport.write(b"%b%b\r\n%b" % (self._answer_lines, named, held))
         if self.first_body_at is not None:
             self.first_written_at = clock()

@@ -29,6 +29,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     include_usage: bool | None  # stream_options.include_usage
     has_stream_options: bool  # the key is there, whatever its value
     max_tokens: int | None  # the smaller of max_tokens and max_completion_tokens, at most MAX_TOKENS
+    prompts: int  # more than one in a batch of completions
     choices: int  # finish reasons that a whole answer has: prompts times n
     text_bytes: int  # raw JSON of what will be tokenised: messages or prompt, and tools; token ids left out
     token_ids: int  # ids in a prompt that is given as such
@@ -77,6 +78,7 @@ def parse_request(body: bytes) -> InferenceRequest:
     max_tokens, other_limit = fields.max_tokens, fields.max_completion_tokens
     if max_tokens is None or (other_limit is not None and 0 <= other_limit < max_tokens):
         max_tokens = other_limit
+    prompts = 1
     choices = fields.n if fields.n is not None and fields.n > 0 else 1
     text_bytes = len(fields.messages) + len(fields.tools)
     token_ids = 0
@@ -90,6 +92,7 @@ def parse_request(body: bytes) -> InferenceRequest:
         options.include_usage if isinstance(options, _StreamOptions) else None,
         options is not msgspec.UNSET,
         min(max_tokens, MAX_TOKENS) if max_tokens is not None and max_tokens >= 0 else None,
+        prompts,
         choices,
         text_bytes,
         token_ids,
@@ -182,7 +185,7 @@ def ask_for_usage(body: bytes, request: InferenceRequest) -> list[bytes | memory
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*(null|\{[^{}\[\]\\]*\})')
 _INCLUDE_USAGE = re.compile(rb'"include_usage"\s*:\s*(?:true|false|null)')
 # Without include_usage it has no effect; together they would put usage into every event, which the client did not ask for.
-_CONTINUOUS = re.compile(rb'("continuous_usage_stats"\s*:\s*)true')
+_CONTINUOUS = re.compile(rb'("continuous_usage_stats"\s*:\s*)(?:[-+.\w]+|"[^"]*")')
 
 
 def rename_model(body: bytes, old: str, new: str) -> bytes | None:

@@ -174,6 +174,7 @@ class Supervisor:
                 command.arguments,
                 {**os.environ, **SERVING_ENVIRON} if command.is_serving else dict(os.environ),
                 file_actions=[(os.POSIX_SPAWN_CLOSE, file) for file in hidden],
+                setsigmask=[signal.SIGHUP],  # ends nobody; control lets it in when it knows what to do
                 setpgroup=0,  # Ctrl-C in a terminal reaches this process alone, which ends the others in order
             )
         except OSError as error:

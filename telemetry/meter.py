@@ -37,6 +37,7 @@ class Measurements(msgspec.Struct, gc=False):
     last_token_at: float | None = None  # last event that carried a token or a finish reason
     token_events: int = 0
     usage: Usage | None = None
+    usage_is_final: bool = False  # of the whole answer, with all details that the worker has to tell
     finish_reasons: tuple[str, ...] = ()
     is_error: bool = False  # an error event, or an error object as plain answer
     is_complete: bool = False  # every choice has a finish reason, or the end marker came
@@ -54,10 +55,15 @@ class Measurements(msgspec.Struct, gc=False):
         return not _ENDED_BY_WORKER.isdisjoint(self.finish_reasons)
 
     def tpot_seconds(self) -> float | None:
-        """(last token - first token) / (completion_tokens - 1); ``None`` below two tokens or without usage."""
+        """(last token - first token) / (completion_tokens - 1).
+
+        ``None`` below two tokens, without usage, and when both came in one read.
+        """
         count = None if self.usage is None else self.usage.completion_tokens
         if count is None or count < 2 or self.first_token_at is None or self.last_token_at is None:
             return None
+        if self.last_token_at <= self.first_token_at:
+            return None  # all in one read: how far apart they were generated was not seen
         return (self.last_token_at - self.first_token_at) / (count - 1)
 
 
@@ -267,6 +273,7 @@ class StreamMeter:
         self.found.faults += faults
         if not event.choices:
             self.found.usage = usage
+            self.found.usage_is_final = True
             return
         if usage.completion_tokens is None:
             return
@@ -278,6 +285,8 @@ class StreamMeter:
         self._gap_tokens += now - before
 
     def _stall_ratio(self) -> float | None:
+        if not self._max_gap:
+            return None  # all in one read
         counts = self.found.gap_counts or []
         bounds = self._gap_bounds
         half = sum(counts) / 2
@@ -324,6 +333,7 @@ class PlainMeter:
         event, found.faults = read_event(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if event.usage is not None:
             found.usage, faults = event.usage.checked()
+            found.usage_is_final = True
             found.faults += faults
         found.is_error = event.is_error
         for choice in event.choices or ():

@@ -99,8 +99,8 @@ def test_a_key_for_other_models():
 
 def test_the_decision():
     """Prompt and budget choose the pool, the snapshot the worker."""
-    short = decide(prepared(b'{"model":"org/m","messages":"hi"}'), ALL_UP, ())
-    long = decide(prepared(b'{"model":"org/m","messages":"hi","max_tokens":3000}'), ALL_UP, ())
+    short = decide(prepared(b'{"model":"org/m","messages":"hi"}'), ENDPOINTS, ALL_UP, ())
+    long = decide(prepared(b'{"model":"org/m","messages":"hi","max_tokens":3000}'), ENDPOINTS, ALL_UP, ())
 
     assert (short.pool.name, short.reason) == ("short", Reason.LEAST_LOAD)
     assert (long.pool.name, long.reason, long.pool_reason) == ("long", Reason.ONLY_WORKER, PoolReason.CONTEXT_LENGTH)
@@ -109,7 +109,7 @@ def test_the_decision():
 def test_a_request_that_surely_does_not_fit():
     """It is refused with the numbers, before any worker is asked."""
     with pytest.raises(Refusal) as raised:
-        decide(prepared(b'{"model":"org/m","prompt":[%b],"max_tokens":1}' % b",".join([b"1"] * 8000)), ALL_UP, ())
+        decide(prepared(b'{"model":"org/m","prompt":[%b],"max_tokens":1}' % b",".join([b"1"] * 8000)), ENDPOINTS, ALL_UP, ())
 
     assert (raised.value.status, raised.value.code, raised.value.reason) == (400, "context_length_exceeded", Rejection.FIT)
     assert all(number in raised.value.text for number in ("8000", "1 tokens"))
@@ -118,7 +118,7 @@ def test_a_request_that_surely_does_not_fit():
 def test_no_worker_is_up():
     """The client may come back soon."""
     with pytest.raises(Refusal) as raised:
-        decide(prepared(b'{"model":"q"}'), Snapshot((1.0, 1.0, 1.0, 0.0), (0.0,) * 4, 0), ())
+        decide(prepared(b'{"model":"q"}'), ENDPOINTS, Snapshot((1.0, 1.0, 1.0, 0.0), (0.0,) * 4, 0), ())
 
     assert (raised.value.status, raised.value.reason, raised.value.retry_after_seconds) == (503, Rejection.NO_WORKER, 2)
 
@@ -128,7 +128,7 @@ def test_every_worker_was_tried():
     request = prepared(b'{"model":"org/m","messages":"hi"}')
     unknown = Snapshot((nan,) * 4, (0.0,) * 4, 0)
 
-    assert decide(request, unknown, (0,)).worker.index == 1
+    assert decide(request, ENDPOINTS, unknown, ("w-0",)).worker.index == 1
     with pytest.raises(WorkerFault) as raised:
-        decide(request, unknown, (0, 1))
+        decide(request, ENDPOINTS, unknown, ("w-0", "w-1"))
     assert raised.value.status == 502

@@ -51,8 +51,6 @@ def test_paths_that_are_answered(method, path, name):
         b"/metrics",
         b"/v1",
         b"/v1/",
-        b"/v1/models/",
-        b"/v1/models/unknown",
         b"/v1/completions/",
         b"//v1/completions",
         b"/v1//completions",
@@ -167,3 +165,17 @@ def test_who_may_use_a_model():
     model = TOPOLOGY.models[0]
 
     assert [may_use(key, model) for key in (None, a_key(), a_key("org/m"), a_key("alias"))] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("path", [b"/v1/models/", b"/v1/models/unknown", b"/v1/models/q%00", b"/v1/models/../q"])
+def test_a_model_that_does_not_exist_is_told_as_that(path):
+    """A client that asks for one model by name learns that the model is missing, not the path."""
+    fault = fault_of(b"GET", path)
+
+    assert fault is not None
+    assert (fault.status, fault.code) == (404, "model_not_found")
+
+
+def test_a_model_may_be_asked_for_in_percent_encoding():
+    """Clients encode the slash in a model's name."""
+    assert ENDPOINTS.find(b"GET", b"/v1/models/org%2Fm").answer is not None

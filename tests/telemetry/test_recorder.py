@@ -33,10 +33,8 @@ class Book:
         self.recorder = Recorder(self.cells, self.layout, topology)
 
     def count(self, record: RequestRecord, found: Measurements | None = None) -> None:
-        """Count a record under the pool and worker that it names."""
-        pool = next((pool for pool in self.topology.pools if (pool.model, pool.name) == (record.model, record.pool)), None)
-        worker = next((worker for worker in self.topology.workers if worker.name == record.worker), None)
-        self.recorder.count(record, pool, worker, found)
+        """Count a record."""
+        self.recorder.count(record, found)
 
     def series(self) -> Series:
         """All samples that are not 0."""
