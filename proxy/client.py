@@ -328,7 +328,7 @@ class ClientConnection(asyncio.Protocol):
             if self._ahead:
                 if since > limits.request_head_seconds:
                     self._refuse_unread(ClientFault("request_timeout", "The request head did not arrive in time.", status=408))
-            elif since > limits.client_idle_seconds or self._shared.is_draining:
+            elif since > limits.client_idle_seconds or self._shared.is_closing:
                 self.close()
         elif self._state is _State.LINGER:
             if since > _LINGER_SECONDS:

@@ -134,6 +134,13 @@ class LimitsConfig(PoolLimits):
         default=_DEFAULT.drain_seconds,
         description="Seconds from SIGTERM until running requests are ended; below the grace period of the pod.",
     )
+    drain_grace_seconds: SecondsOrZero = Field(
+        default=_DEFAULT.drain_grace_seconds,
+        description=(
+            "Seconds from SIGTERM, part of drain_seconds, in which new requests are still served while `/readyz` says 503, "
+            "so that load balancers notice first."
+        ),
+    )
     request_head_seconds: Seconds = Field(
         default=_DEFAULT.request_head_seconds, description="Seconds from the first byte of a request's head to its end."
     )

@@ -70,10 +70,13 @@ async def first_topology(run_dir: Path) -> Topology:
 
 
 async def drain(state: ServingState, server: asyncio.Server) -> None:
-    """Take no more connections, wait for running requests as long as configured, then end them."""
+    """Say not ready and serve on for a while; then take no more connections, and end what runs when its time is over."""
+    limits = state.topology.limits
+    deadline = clock() + limits.drain_seconds
     state.is_draining = True
+    await asyncio.sleep(min(limits.drain_grace_seconds, limits.drain_seconds))
+    state.is_closing = True
     server.close()
-    deadline = clock() + state.topology.limits.drain_seconds
     while state.exchanges and clock() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.05)  # requests do not have to say that they were the last
     for exchange in list(state.exchanges):

@@ -66,7 +66,8 @@ class ServingState:
 
     def __init__(self, topology: Topology, run_dir: Path, number: int, processes: int, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.is_draining = False
+        self.is_draining = False  # not ready any more, and every answer ends its connection
+        self.is_closing = False  # idle connections of clients end, too
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
         self.reports_cached: set[str] = set()  # names of workers that have said how much they had cached

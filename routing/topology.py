@@ -24,6 +24,7 @@ class Limits:
     total_seconds: float | None = None  # fully received -> answer complete
     head_hold_seconds: float = 15.0  # how long the head of an answer is held back for its first event
     drain_seconds: float = 120.0  # SIGTERM -> running requests are ended
+    drain_grace_seconds: float = 5.0  # SIGTERM -> no new connections; not ready meanwhile, so that balancers notice
     worker_idle_seconds: float = 4.0  # how long an unused connection to a worker is kept
     request_head_seconds: float = 30.0  # first byte of a request head -> its end
     request_body_seconds: float = 300.0  # end of the head -> end of the body

@@ -88,7 +88,7 @@ def gateway_config(addresses: Addresses, urls: dict[str, str], log: Path) -> dic
         "observe_listen": addresses.observe,
         "admin_listen": addresses.admin,
         "models": [{"name": MODEL, "pools": list(pools.values())}],
-        "limits": {"drain_seconds": _DRAIN_SECONDS},
+        "limits": {"drain_seconds": _DRAIN_SECONDS, "drain_grace_seconds": 0},
         "log": {"path": str(log)},
     }
 

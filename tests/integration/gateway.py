@@ -87,6 +87,7 @@ class Gateway:
         listeners = {name: f"127.0.0.1:{next(ports)}" for name in ("listen", "observe_listen", "admin_listen")}
         self.log_path = folder / "records.jsonl"
         self.config: dict[str, Any] = {**listeners, "log": {"path": str(self.log_path)}, **config}
+        self.config["limits"] = {"drain_grace_seconds": 0, **self.config.get("limits", {})}  # tests need no balancer to notice
         self.base_url = f"http://{self.config['listen']}"
         self.observe_url = f"http://{self.config['observe_listen']}"
         self.admin_url = f"http://{self.config['admin_listen']}"
