@@ -240,7 +240,7 @@ class ClientConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client, unless it has left."""
-        if self.is_open:
+        if self.is_open and data:
             self.transport.write(data)
 
     def _reply_to_probe(self, head: RequestHead, rest: bytes) -> None:

@@ -252,6 +252,7 @@ class Exchange:
             make_meter(answer, prepared.request.choices),
             strips_usage=prepared.strips_usage and answer.is_event_stream and answer.status < 300,
             is_http11=self.head.is_http11,
+            choices=prepared.request.choices,
         )
         self._answer_lines = answers.answer_lines(
             answer,
@@ -378,6 +379,8 @@ class Exchange:
         """Called about twice a second: end what is over one of its limits."""
         if self.is_held and self.sent_at is not None and now - self.sent_at > self.limits.head_hold_seconds:
             self.release_head(names_worker=False)
+        if self.is_head_sent and self.relay is not None:
+            self.client.write(self.relay.release_late())
         error = overdue(self, now)
         if error is not None:
             self.fail(error)
@@ -400,7 +403,7 @@ class Exchange:
             self.client.refuse(error, self.request_id)
             return
         if can_tell and relay is not None:
-            self.client.write(relay.insert(answers.error_event(error)))
+            self.client.write(relay.release_late() + relay.insert(answers.error_event(error)))
         self._end(error.outcome, error.reason, now)
         # Without the last chunk: a cut must not look like an end. A client that takes no bytes cannot be told.
         if self.paused_at is None:

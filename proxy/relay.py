@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from proxy.answers import LAST_CHUNK
 from proxy.framing import SIZE_LINES, AnswerHead, ChunkDecoder, Framing, FramingError, split_plain_chunks
-from proxy.usage_filter import UsageFilter
+from proxy.usage_filter import FINISHES, UsageFilter
 from telemetry.meter import Measurements, Meter, NoMeter, PlainMeter, StreamMeter
 from telemetry.recorder import GAP_BOUNDS
 
@@ -45,12 +45,12 @@ class Relay:
         "rest",
     )
 
-    def __init__(self, head: AnswerHead, meter: Meter, *, strips_usage: bool, is_http11: bool) -> None:
+    def __init__(self, head: AnswerHead, meter: Meter, *, strips_usage: bool, is_http11: bool, choices: int = 1) -> None:
         self.meter = meter
         self.has_ended = False
         self.rest = b""
         self.answer_bytes = 0  # payload that went to the meter
-        self._filter = UsageFilter() if strips_usage else None
+        self._filter = UsageFilter(choices) if strips_usage else None
         self._decoder = ChunkDecoder() if head.is_chunked else None
         self._left = head.content_length
         self._arrivals: list[float] = []
@@ -84,7 +84,7 @@ class Relay:
                 size < _TABLE
                 and data.startswith(SIZE_LINES[size])
                 and data.endswith(b"\n\n\r\n")
-                and (self._filter is None or data.find(b'"usage"') < 0)
+                and (self._filter is None or (data.find(b'"usage"') < 0 and data.find(FINISHES) < 0))
             ):
                 self._arrivals.append(now)
                 self._pieces.append(data[len(SIZE_LINES[size]) : -2])
@@ -96,7 +96,7 @@ class Relay:
     def _feed_slowly(self, data: bytes, now: float) -> bytes:
         decoder = self._decoder
         events = self._filter
-        if self._is_at_edge and (events is None or b'"usage"' not in data):
+        if self._is_at_edge and (events is None or (b'"usage"' not in data and FINISHES not in data)):
             split = split_plain_chunks(data)
             if split is not None and (events is None or (split[0] and all(piece.endswith(b"\n\n") for piece in split[0]))):
                 pieces, self.has_ended = split
@@ -146,6 +146,15 @@ class Relay:
             return payload
         end = LAST_CHUNK if self.has_ended else b""
         return b"%x\r\n%b\r\n%b" % (len(payload), payload, end) if payload else end
+
+    def release_late(self) -> bytes:
+        """What was held for a successor that has not come in time, framed; empty as a rule."""
+        if self._filter is None or self.has_ended:
+            return b""
+        payload = self._filter.release()
+        if payload and self._decoder is not None:
+            self._is_at_edge = self.framing is Framing.CHUNKED and self._decoder.is_at_edge and self._filter.is_between_events
+        return self._framed(payload)
 
     def insert(self, payload: bytes) -> bytes:
         """Bytes of our own as the client has to get them; only while `can_insert`."""

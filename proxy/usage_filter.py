@@ -1,9 +1,13 @@
 """Takes the usage event that the gateway asked for out of a stream whose client did not ask.
 
-What remains is byte for byte the stream that the worker would have sent without the question.
+What remains is byte for byte the stream that the worker would have sent without the question. Some versions put a field on the
+last event of a stream, whichever that is: when the usage event goes, the field goes back to the event before it, which has to
+be held for that until its successor has come. That is the one that finishes the last choice, and no other.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from telemetry.events import read_event
 from telemetry.sse import event_data, last_event_end, split_events
@@ -12,15 +16,22 @@ MAX_HELD_BYTES = 8 * 1024
 """More of an unfinished event is never held back: a usage event is far smaller."""
 
 
+FINISHES = b'"finish_reason":"'
+"""What an event holds that finishes a choice; one that does not says null."""
+
+
 class UsageFilter:
     """Call `feed` for each piece of the body and `finish` once at its end; what they give back goes to the client.
 
     Only the bytes behind the last blank line are held back: an unfinished event, which nobody can act on yet.
     """
 
-    __slots__ = ("_drops_line_feed", "_forced", "_held", "_released")
+    __slots__ = ("_choices", "_drops_line_feed", "_finish", "_finished", "_forced", "_held", "_released")
 
-    def __init__(self) -> None:
+    def __init__(self, choices: int = 1) -> None:
+        self._choices = choices  # that a whole answer has
+        self._finished: set[int] = set()  # choices that have a finish reason
+        self._finish = b""  # the event that finished the last one, until the next event has come
         self._held = b""
         self._released = b""  # the last bytes of what has been given back of an event that is still arriving
         self._drops_line_feed = False  # what was taken out ended in a CR whose LF may be the next byte
@@ -32,7 +43,7 @@ class UsageFilter:
     @property
     def is_between_events(self) -> bool:
         """Whether the next byte begins an event, so that whole events may go round the filter."""
-        return not (self._held or self._released or self._drops_line_feed)
+        return not (self._held or self._finish or self._released or self._drops_line_feed)
 
     @property
     def gives_whole_events(self) -> bool:
@@ -50,37 +61,49 @@ class UsageFilter:
         end = last_event_end(data)
         whole, rest = data[:end], data[end:]
         if end:
-            if b'"usage"' in whole:
+            if self._finish or b'"usage"' in whole or FINISHES in whole:
                 first, *others = split_events(whole)
-                kept = [first if given else self._unless_asked(first), *map(self._unless_asked, others)]
+                kept = [first if given else self._pass(first), *map(self._pass, others)]
                 whole = b"".join(kept)
-                self._drops_line_feed = not rest and data.endswith(b"\r") and not kept[-1].endswith(b"\r")
+                self._drops_line_feed = not rest and data.endswith(b"\r") and not self._finish and not kept[-1].endswith(b"\r")
             whole = whole[given:]
             self._released = b""
             given = 0
         if given or len(rest) > MAX_HELD_BYTES:
             self._released = rest[-3:]
-            return whole + rest[given:]
+            return whole + self.release() + rest[given:]
         self._held = rest
         return whole
 
     def finish(self) -> bytes:
         """Give back what is still held, at the end of the body."""
         held, self._held = self._held, b""
-        return self._unless_asked(held) if b'"usage"' in held else held
+        return (self._pass(held) if held else b"") + self.release()
 
-    def _unless_asked(self, event: bytes) -> bytes:
-        if b'"usage"' not in event:
-            return event
-        data = event_data(event)
+    def release(self) -> bytes:
+        """Give back the event that waits for its successor, if one does: the successor is late, or will not come."""
+        finish, self._finish = self._finish, b""
+        return finish
+
+    def _pass(self, event: bytes) -> bytes:
+        """Give back what goes on when this whole event has come: the one that waited, and this one or nothing of it."""
+        before = self.release()
+        data = event_data(event) if b'"usage"' in event or FINISHES in event else None
         if data is None:
-            return event
+            return before + event
         read, _ = read_event(data)
-        if read.usage is None:
-            return event
-        if read.choices:
-            self._forced = True
-            return event
-        is_answer = read.choices is not None and not self._forced
-        # Line ends in front belong to what came before: the LF of a CR LF that was cut, or a blank line too many.
-        return event[: -len(event.lstrip(b"\r\n"))] if is_answer else event
+        if read.usage is not None and not read.choices and read.choices is not None and not self._forced:
+            # Line ends in front belong to what came before: the LF of a CR LF that was cut, or a blank line too many.
+            return _with_field(before, read.system_fingerprint) + event[: -len(event.lstrip(b"\r\n"))]
+        self._forced = self._forced or (read.usage is not None and bool(read.choices))
+        self._finished.update(choice.index for choice in read.choices or () if choice.finish_reason)
+        if len(self._finished) >= self._choices and event.endswith(b"}\n\n") and FINISHES in event:
+            self._finish = event
+            return before
+        return before + event
+
+
+def _with_field(event: bytes, fingerprint: str | None) -> bytes:
+    if fingerprint is None or not event or b'"system_fingerprint"' in event:
+        return event
+    return b'%b,"system_fingerprint":%b}\n\n' % (event.removesuffix(b"}\n\n"), msgspec.json.encode(fingerprint))

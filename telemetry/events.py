@@ -107,6 +107,7 @@ class Event(msgspec.Struct, gc=False):
     usage: ReportedUsage | None = None
     error: msgspec.Raw = _NOTHING
     object: str | None = None
+    system_fingerprint: str | None = None
 
     @property
     def is_error(self) -> bool:
@@ -153,7 +154,7 @@ def _read_loosely(data: bytes | memoryview) -> tuple[Event, int]:
     if not isinstance(given, dict):
         return Event(), 1
     faults = 0
-    event = Event(object=_text(given.get("object")))
+    event = Event(object=_text(given.get("object")), system_fingerprint=_text(given.get("system_fingerprint")))
     choices = given.get("choices")
     if isinstance(choices, list):
         event.choices = [_loose_choice(each) for each in choices if isinstance(each, dict)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -154,7 +155,10 @@ def test_captured_streams(name, cuts):
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_what_is_taken_from_captured_streams(name):
-    """Exactly the one event with empty choices and usage goes, unless usage also stands beside choices."""
+    """Exactly the one event with empty choices and usage goes, unless usage also stands beside choices.
+
+    The fingerprint that stands on the last event of a stream goes to the event that is the last one then.
+    """
     payload = captures.load(name).payload
     events = [event + b"\n\n" for event in payload.split(b"\n\n")[:-1]]
     rest = payload.split(b"\n\n")[-1]
@@ -162,5 +166,41 @@ def test_what_is_taken_from_captured_streams(name):
     beside = [event for event in events if b'"usage":{' in event and event not in asked]
 
     expected = events if beside else [event for event in events if event not in asked]
+    if asked and not beside and (fingerprint := re.search(rb',"system_fingerprint":"[^"]*"', asked[0])):
+        last = events[events.index(asked[0]) - 1]
+        expected[expected.index(last)] = last.removesuffix(b"}\n\n") + fingerprint[0] + b"}\n\n"
 
     assert strip(payload) == b"".join(expected) + rest
+
+
+@pytest.mark.parametrize(
+    ("asked", "not_asked"),
+    [
+        ("chat_stream_include_usage", "chat_stream"),
+        ("completion_stream_include_usage", "completion_stream"),
+    ],
+)
+def test_what_remains_is_what_a_direct_client_gets(asked, not_asked):
+    """A stream asked for usage and stripped equals the stream of the same request without the question, but for its id."""
+    stripped = strip(captures.load(asked).payload)
+    direct = captures.load(not_asked).payload
+
+    own = re.compile(rb'"id":"[^"]*"|"created":\d+')
+    assert own.sub(b"", stripped) == own.sub(b"", direct)
+
+
+def test_only_the_event_that_finishes_the_last_choice_waits():
+    """Every other event goes on as soon as it is whole; the one that waits can be released when its successor is late."""
+    finish = [
+        TEXT.replace(b'"index":0', b'"index":%d' % index).replace(b"}}]}", b'},"finish_reason":"stop"}]}') for index in (0, 1)
+    ]
+    events = UsageFilter(choices=2)
+
+    assert events.feed(TEXT) == TEXT
+    assert events.feed(finish[0]) == finish[0]
+    assert events.feed(TEXT) == TEXT
+    assert events.feed(finish[1]) == b""
+    assert not events.is_between_events
+    assert events.release() == finish[1]
+    assert events.feed(USAGE + DONE) == DONE
+    assert events.finish() == b""
