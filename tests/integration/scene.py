@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,6 +173,25 @@ async def running_scene(
         scene.gateway = await stack.enter_async_context(running_gateway({"models": models, **(config or {})}, environ=environ))
         await scene.gateway.ready(scene.gateway.observe_url)
         yield scene
+
+
+@contextmanager
+def unreachable(port: int) -> Iterator[None]:
+    """A port that takes no more connections: SYNs to a listener whose queue is full are dropped without an answer."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        try:
+            for filler in fillers:
+                filler.setblocking(False)
+                with suppress(BlockingIOError):
+                    filler.connect(("127.0.0.1", port))
+            yield
+        finally:
+            for filler in fillers:
+                filler.close()
 
 
 def events_of(body: bytes) -> list[Any]:

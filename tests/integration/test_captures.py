@@ -8,7 +8,7 @@ import json
 import random
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -147,6 +147,8 @@ def case_of(name: str) -> Case:
     prompts = asked.get("prompt")
     count = len(prompts) if isinstance(prompts, list) and isinstance(prompts[0], str | list) else 1
     expects = judged(served, is_complete=capture.complete, wants_choices=count * (asked.get("n") or 1))
+    if count > 1:
+        expects["cached_tokens"] = None  # of a batch, a worker says what one prompt had
     return Case(name, path, body, served, capture.payload, not capture.complete, expects)
 
 
@@ -230,6 +232,97 @@ async def test_an_answer_passes_unchanged_byte_by_byte(scene: Scene, name: str) 
     case = case_of(name)
 
     await replay(scene, case, [ByteByByte(case.served)])
+
+
+def framed(case: Case, framing: str) -> list[bytes]:
+    """The same answer as another worker might frame it: head and body."""
+    message = Message(is_request=False)
+    message.feed(case.served)
+    assert message.head is not None
+    body = bytes(message.body)
+    kept = [f"{name}: {value}" for name, value in message.head.headers if name not in ("content-length", "transfer-encoding")]
+    lines = [message.head.first_line, *kept]
+    if framing == "length":
+        lines.append(f"content-length: {len(body)}")
+    elif framing == "until close":
+        lines.append("connection: close")
+    else:
+        lines.append("Transfer-Encoding: Chunked")
+        size = {"one chunk": len(body), "small chunks": 7, "odd chunks": 1000}[framing]
+        parts = [body[at : at + size] for at in range(0, len(body), size)]
+        if framing == "odd chunks":  # extensions, upper case and leading zeros are allowed, and so are trailer fields
+            body = b"".join(b"00%X;a=b\r\n%b\r\n" % (len(part), part) for part in parts) + b"000\r\nx-later: 1\r\n\r\n"
+        else:
+            body = b"".join(map(chunk, parts)) + b"0\r\n\r\n"
+    return ["\r\n".join([*lines, "", ""]).encode(), body]
+
+
+FRAMINGS = ["length", "until close", "one chunk", "small chunks", "odd chunks"]
+REFRAMED = [*SLOW, "chat_stream", "chat_stream_n2", "force_usage_chat_stream_eos", "completion_stream_logprobs", "err_too_long"]
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("name", REFRAMED)
+async def test_an_answer_passes_unchanged_however_it_is_framed(scene: Scene, name: str, framing: str) -> None:
+    """The body is the same for the client whatever framing its worker chose, and however that is cut."""
+    case = case_of(name)
+    head, body = framed(case, framing)
+    data = head + body
+    last = [Close()] if framing == "until close" else []
+    cuts = [[], [len(head)], random_cuts(name, len(data), 1), random_cuts(name, len(data), 2)]
+
+    await asyncio.gather(*(replay(scene, case, [*in_pieces(data, cut), *last]) for cut in cuts))
+
+
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\r"])
+@pytest.mark.parametrize("name", ["chat_stream", "chat_stream_include_usage", "completion_stream"])
+async def test_other_line_ends_mean_the_same(scene: Scene, name: str, line_end: bytes) -> None:
+    """Events whose lines end in CR LF or CR are counted in the same way; a usage event that nobody asked for is taken out."""
+    case = case_of(name)
+    message = Message(is_request=False)
+    message.feed(case.served)
+    body = bytes(message.body).replace(b"\n", line_end)
+    assert message.head is not None
+    events = [part + line_end * 2 for part in body.split(line_end * 2)[:-1]]
+    expected = case.expected.replace(b"\n", line_end)
+    served = message.head.raw + b"".join(map(chunk, events)) + b"0\r\n\r\n"
+    other = replace(case, served=served, expected=expected)
+    cuts = [[], *(random_cuts(name, len(served), turn) for turn in range(4))]
+
+    await asyncio.gather(*(replay(scene, other, in_pieces(served, cut)) for cut in cuts))
+
+
+STREAM_BODIES = [
+    b'{"model":"tiny","stream":true,"messages":[]}',
+    b'{"stream" : true , "model":"tiny","messages":[] }',
+    b'{"model":"tiny","stream":true,"stream_options":null,"messages":[]}',
+    b'{"model":"tiny","stream":true,"stream_options":{},"messages":[]}',
+    b'{"model":"tiny","stream":true,"stream_options":{ "include_usage" : false },"messages":[]}',
+    b'{"model":"tiny","stream":true,"stream_options":{"include_usage":null,"x":1},"messages":[]}',
+    b'{"model":"tiny","stream":true,"stream_options":{"x":{"y":1}},"messages":[]}',
+    b'{"model":"tiny","stream":true,"messages":[{"role":"user","content":"\\"stream_options\\":{}"}]}',
+    b'{"messages":[{"stream_options":{"include_usage":false}}],"model":"tiny","stream":true,"stream_options":{"a":1}}',
+    b'{"model":"tiny","stream":true,"messages":[],"f":1.10,"g":1E5,"u":"\\u00e9\\ud83d\\ude00","big":123456789012345678901}',
+    b'{"model":"tiny-alias","metadata":{"model":"tiny-alias"},"stream":true,"messages":[{"content":"\\"model\\":\\"tiny-alias\\""}]}',
+    b'{"metadata":{"model":"tiny-alias"},"model" : "tiny\\u002dalias","stream":true,"messages":[]}',
+]
+
+
+@pytest.mark.parametrize("body", STREAM_BODIES)
+async def test_a_body_is_changed_only_where_it_must_be(scene: Scene, body: bytes) -> None:
+    """The worker gets the client's body, with its own name of the model, and with usage asked for or not touched there."""
+    case = case_of("chat_stream")
+    seen = await scene.ask([Send(case.served)], body=body, headers=[("Content-Type", "application/json")])
+    [request] = scene.arrivals(seen.record["request_id"])
+    sent, got = json.loads(body), json.loads(request.body)
+    asked = {**sent, "model": "tiny", "stream_options": {**(sent.get("stream_options") or {}), "include_usage": True}}
+
+    assert got in (asked, {**sent, "model": "tiny"})
+    assert seen.answer.status == 200
+    if got == asked:
+        assert seen.answer.body == case.expected
+    for part in (b'"f":1.10,"g":1E5', b"\\ud83d\\ude00", b"123456789012345678901"):
+        assert (part in body) is (part in request.body)
 
 
 def asked_for(request: Received) -> dict[str, Any]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ import pytest_asyncio
 from tests.http1 import chunk
 from tests.integration.answers import chat_answer, chat_events, event, plain, sse_head, stream_of, usage_of
 from tests.integration.raw_client import RawClient
-from tests.integration.scene import Scene, chat_body, running_scene
+from tests.integration.scene import Scene, chat_body, running_scene, unreachable
 from tests.integration.steps import Hang, Send, Step, Wait
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -110,25 +108,6 @@ async def test_a_client_leaves_in_the_upload(scene: Scene, framing: str, way: st
     assert scene.arrivals(request_id) == []
 
 
-@contextmanager
-def unreachable(port: int) -> Iterator[None]:
-    """A port that takes no more connections: SYNs to a listener whose queue is full are dropped without an answer."""
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        listener.listen(0)
-        fillers = [socket.socket() for _ in range(4)]
-        try:
-            for filler in fillers:
-                filler.setblocking(False)
-                with suppress(BlockingIOError):
-                    filler.connect(("127.0.0.1", port))
-            yield
-        finally:
-            for filler in fillers:
-                filler.close()
-
-
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_client_leaves_while_its_worker_is_being_connected(scene: Scene, way: str) -> None:
     """A connection that is being made for a client that left is given up, and the request is not sent anywhere."""
@@ -154,6 +133,26 @@ async def test_a_client_leaves_while_its_worker_is_being_connected(scene: Scene,
     assert (record["attempts"], record["status"]) == (1, None)
     await asyncio.sleep(0.2)
     assert scene.arrivals(request_id) == []
+
+
+@pytest.mark.parametrize("ahead_bytes", [100, 200_000])
+@pytest.mark.parametrize("way", ["close", "reset"])
+async def test_a_client_leaves_that_had_sent_more(way: str, ahead_bytes: int) -> None:
+    """A client whose next request is already on its way is seen to leave as well, while its worker is silent."""
+    async with running_scene(config={"limits": {"drain_seconds": 0.5}}) as scene:
+        before = gone(await scene.quiet(), "tiny", "wait")
+        request_id = scene.plays([Hang()])
+        next_one = scene.request(scene.plays([Hang()]), b"x" * ahead_bytes)
+
+        async with await scene.connect() as client:
+            await client.send(scene.request(request_id, chat_body()) + next_one)
+            request = await scene.arrival(request_id)
+            await asyncio.sleep(0.1)
+            left_at = await leave(client, way)
+            closed_at = await request.closed(timeout_seconds=1.5)
+
+        assert closed_at - left_at < 1
+        await check_gone(scene, request_id, "wait", before)
 
 
 async def test_a_hundred_clients_leave_and_twenty_stay(scene: Scene) -> None:

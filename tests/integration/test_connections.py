@@ -16,7 +16,8 @@ import pytest_asyncio
 
 from tests.http1 import chunk, last_chunk
 from tests.integration.answers import chat_answer, chat_events, plain, sse_head, stream_of, usage_of
-from tests.integration.raw_client import End, RawClient
+from tests.integration.gateway import running_gateway
+from tests.integration.raw_client import End, RawClient, request_bytes
 from tests.integration.scene import CHAT, Scene, chat_body, running_scene
 from tests.integration.scripted_worker import Received
 from tests.integration.steps import Close, Reset, Send, Step, Wait
@@ -146,6 +147,39 @@ async def test_an_answer_without_a_length_is_framed_for_the_client(scene: Scene)
 
     assert (first.answer.body, first.answer.end, first.record["outcome"]) == (body, End.COMPLETE, "ok")
     assert second.answer.status == 200
+
+
+async def test_interim_answers_are_passed_over(scene: Scene) -> None:
+    """A worker's 100 and 103 are not its answer, glued to it or not."""
+    interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
+    glued = await scene.ask([Send(interim + ANSWER[0].data)], body=BODY)
+    apart = await scene.ask([Send(interim), Wait(0.05), *STREAM])
+
+    for seen in (glued, apart):
+        assert (seen.answer.status, seen.record["outcome"], seen.record["worker_status"]) == (200, "ok", 200)
+        assert b" 103 " not in seen.answer.raw
+
+
+async def test_an_answer_without_a_body(scene: Scene) -> None:
+    """A 204 ends with its head, and both connections live on."""
+    async with await scene.connect() as client:
+        first = await scene.ask([Send(b"HTTP/1.1 204 No Content\r\n\r\n")], body=BODY, client=client, timeout_seconds=3)
+        second = await scene.ask(ANSWER, body=BODY, client=client)
+
+    assert (first.answer.status, first.answer.body, second.answer.status) == (204, b"", 200)
+    assert first.answer.head is not None
+    assert first.answer.head.get("transfer-encoding") is None
+
+
+async def test_an_old_worker_is_understood(scene: Scene) -> None:
+    """A worker that speaks HTTP/1.0 ends its answers with the connection; the client gets HTTP/1.1 and a stream as ever."""
+    events = b"".join(step.data.partition(b"\r\n")[2][:-2] for step in STREAM[1:-1] if isinstance(step, Send))
+    head = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    seen = await scene.ask([Send(head), Send(events), Close()])
+
+    assert (seen.answer.body, seen.answer.end, seen.record["outcome"]) == (events, End.COMPLETE, "ok")
+    assert seen.record["completion_tokens"] == 2
+    assert seen.answer.raw.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 async def test_an_idle_worker_connection_is_dropped_before_the_worker_would(scene: Scene) -> None:
@@ -512,9 +546,6 @@ TRICKS = [
     "/collective_rpc",
     "/",
     "/v1",
-    "/v1/models/",
-    "/v1/models/nobody",
-    "/v1/models/%74iny",
     "/..",
     "http://x//v1/chat/completions",
     "http://x",
@@ -532,6 +563,18 @@ async def test_only_the_plain_paths_exist(scene: Scene, path: str) -> None:
     async with await scene.connect() as client:
         answer = await client.request("POST", path, BODY)
     assert answer.status in (401, 404)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "nobody", "..", "%2e%2e", "%2e%2e%2fchat%2fcompletions", "tiny/", "tiny%00", "%ff", "%zz"]
+)
+async def test_a_model_that_is_not_there(scene: Scene, name: str) -> None:
+    """The name behind the models' path is only looked up: any that is not configured is 404 and reaches no worker."""
+    seen = await scene.ask(ANSWER, path=f"/v1/models/{name}", method="GET")
+
+    assert seen.answer.status == 404
+    assert seen.answer.json()["error"]["code"] in {"model_not_found", "not_found"}
+    assert scene.arrivals(seen.record["request_id"]) == []
 
 
 async def test_a_query_is_not_part_of_the_path(scene: Scene) -> None:
@@ -594,6 +637,55 @@ async def test_models_and_probes(scene: Scene) -> None:
     assert shown.json() == listed.json()["data"][0]
     assert hidden.status == 401
     assert [probe.status for probe in probes] == [200] * 3
+
+
+@pytest.mark.parametrize("path", ["/v1/models", CHAT, "/nowhere", "/livez"])
+async def test_an_answer_to_head_has_no_body(scene: Scene, path: str) -> None:
+    """HEAD gets a head alone, so that the next answer on the connection begins where a client looks for it."""
+    async with await scene.connect() as client:
+        await client.send(scene.request(scene.plays([]), None, path=path, method="HEAD"))
+        head = await client.read_until(b"\r\n\r\n")
+        await asyncio.sleep(0.05)
+        if b"connection: close" in head.lower():
+            assert head.endswith(b"\r\n\r\n")
+            assert await client.read_some() == b""
+        else:
+            await client.send(request_bytes("GET", "/livez"))
+            following = await client.read_until(b"ok\n")
+            assert (head + following).partition(b"\r\n\r\n")[2].startswith(b"HTTP/1.1 200")
+
+
+async def test_an_answer_that_comes_before_the_request_is_sent() -> None:
+    """A worker that refuses a large body without reading it is heard, and its connection, still full, is not used again."""
+    heads: list[bytes] = []
+    stop = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET "):  # a probe
+            writer.write(plain(200))
+        else:
+            heads.append(head)
+            writer.write(plain(413, {"error": {"message": "too much"}}))
+            await stop.wait()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=65536)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    body = b'{"model": "tiny", "messages": [{"content": "%b"}]}' % (b"x" * 30_000_000)
+    try:
+        async with running_gateway({"limits": {"drain_seconds": 1}}, workers=[url]) as gateway:
+            async with await RawClient.connect(gateway.base_url) as client:
+                large = await client.request("POST", CHAT, body)
+                small = await client.request("POST", CHAT, BODY, timeout_seconds=3)
+            records = await gateway.records(2)
+    finally:
+        stop.set()
+        server.close()
+        await server.wait_closed()
+
+    assert (large.status, small.status, len(heads)) == (413, 413, 2)
+    assert [record["outcome"] for record in records] == ["client_error"] * 2
 
 
 async def test_nothing_is_left_in_flight(scene: Scene) -> None:

@@ -30,7 +30,7 @@ from tests.integration.answers import (
 )
 from tests.integration.gateway import running_gateway
 from tests.integration.raw_client import End, RawClient, request_bytes
-from tests.integration.scene import CHAT, Scene, chat_body, events_of, running_scene
+from tests.integration.scene import CHAT, Scene, chat_body, events_of, running_scene, unreachable
 from tests.integration.scripted_worker import ScriptedWorker
 from tests.integration.steps import Close, Hang, Reset, Send, Step, Wait
 
@@ -47,6 +47,7 @@ POOLS: dict[str, dict[str, Any]] = {
     "bounded": {"limits": {"total_seconds": 1}},
     "half": {"policy": "round-robin"},
     "dead": {},
+    "far": {"limits": {"connect_seconds": 1}},
     "sick": {},
 }
 
@@ -174,7 +175,7 @@ async def test_a_chunked_body_is_refused_where_it_passes_the_limit(scene: Scene)
     assert (record["outcome"], record["status"]) == ("client_error", 413)
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 422, 429, 500, 501, 503])
+@pytest.mark.parametrize("status", [400, 404, 409, 422, 429, 500, 501, 503])
 async def test_a_worker_refusal_is_passed_on(scene: Scene, status: int) -> None:
     """A worker's own error keeps its status, body and Retry-After, for streams and plain requests alike."""
     body = {"error": {"message": f"no, {status}", "type": "x", "param": None, "code": status}}
@@ -190,6 +191,16 @@ async def test_a_worker_refusal_is_passed_on(scene: Scene, status: int) -> None:
         assert (seen.record["outcome"], seen.record["worker_status"]) == (expected, status)
         assert seen.record["ttft_seconds"] is None
         assert seen.record["no_token"] == ("refused" if stream else None)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_worker_refuses_the_gateways_key(scene: Scene, status: int) -> None:
+    """A worker that does not accept the gateway's key is no matter for the client's: 502, a fault of the worker."""
+    seen = await scene.ask([Send(plain(status, {"error": {"message": "Unauthorized"}}))])
+
+    assert (seen.answer.status, seen.answer.json()["error"]["code"]) == (502, "worker_refused_gateway")
+    assert (seen.record["outcome"], seen.record["worker_status"]) == ("worker_error", status)
+    assert b"Unauthorized" not in seen.answer.body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +313,7 @@ BROKEN = {
         no_token=UNMETERED,
     ),
     "a stream that was asked for and a plain answer that came": Broken(
-        script=[Send(chat_answer("x", usage=usage_of(5, 3)))], outcome="ok", no_token=UNMETERED
+        script=[Send(chat_answer("x", usage=usage_of(5, 3)))], outcome="ok"
     ),
     "silent from the beginning": Broken(
         script=[Hang()],
@@ -341,6 +352,14 @@ BROKEN = {
         passes_body=False,
         takes_seconds=(1, 2),
     ),
+    "stalled, plain": Broken(
+        script=[*answer_with("HTTP/1.1 200 OK\ncontent-type: application/json\ncontent-length: 50\n", b'{"id":'), Hang()],
+        outcome="stalled",
+        end=End.CUT,
+        model="hasty",
+        stream=False,
+        takes_seconds=(1, 2),
+    ),
     "over the total": Broken(
         script=[*STARTED, *[step for _ in range(40) for step in (Wait(0.1), Send(SECOND))]],
         outcome="timeout",
@@ -374,6 +393,18 @@ async def test_how_a_worker_ends_is_how_a_request_ends(scene: Scene, name: str) 
         assert b'"code":"worker_' not in answer.body, answer.body[-300:]
     if case.takes_seconds is not None:
         assert case.takes_seconds[0] <= record["e2e_seconds"] <= case.takes_seconds[1]
+
+
+async def test_every_choice_has_to_finish(scene: Scene) -> None:
+    """With two choices asked for, an end after one finish reason is none; after both it is, also without the marker."""
+    parts = [event({**item, "choices": [{**item["choices"][0], "index": 1}]}) for item in chat_events(["a"])]
+    half = stream_of(parts, done=False)
+    both = stream_of([*chat_events(["a"]), *parts], done=False)
+
+    assert (await scene.ask(half, body=chat_body(n=2))).record["outcome"] == "truncated"
+    whole = await scene.ask(both, body=chat_body(n=2))
+    assert (whole.record["outcome"], whole.record["finish_reasons"]) == ("ok", ["stop", "stop"])
+    assert whole.record["missing_end"] == "done"
 
 
 async def test_comments_alone_do_not_end_a_waiting_stream(scene: Scene) -> None:
@@ -417,6 +448,91 @@ async def test_no_worker_can_be_reached(scene: Scene) -> None:
     assert (seen.record["outcome"], seen.record["no_token"]) == ("worker_error", NOT_ANSWERED)
 
 
+async def test_a_worker_cannot_be_connected_to_in_time(scene: Scene) -> None:
+    """A connection that is not made within its limit is a failed attempt, and with no other worker the answer is 502."""
+    far = scene.workers["far"][0]
+    await scene.gateway.metrics_when(
+        lambda metrics: metrics.value("ridgeline_worker_up", worker=far.url[7:]) == 1, timeout_seconds=15
+    )
+    await far.stop()
+    try:
+        with unreachable(far.port):
+            seen = await scene.ask(GOOD, body=chat_body("far"))
+    finally:
+        await far.start()
+
+    assert (seen.answer.status, seen.answer.json()["error"]["code"]) == (502, "worker_unreachable")
+    assert 0.9 < seen.record["e2e_seconds"] < 2
+    assert seen.record["connect_seconds"] == pytest.approx(seen.record["e2e_seconds"], abs=0.1)
+    metrics = await scene.quiet()
+    assert metrics.value("ridgeline_attempts_total", worker=far.url[7:], result="connect_timeout") == 1
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize("key", [KEY, "sk-wrong"])
+async def test_a_refused_client_that_sends_on_can_read_why(scene: Scene, framing: str, key: str) -> None:
+    """A client that sends all of 5 MB before it reads gets its 413 or 401 whole, and not a reset instead."""
+    request_id = scene.plays([])
+    fields = [("X-Request-Id", request_id), ("Authorization", f"Bearer {key}")]
+    data = b"x" * 5_000_000
+    if framing == "length":
+        parts = [request_bytes("POST", CHAT, data, fields)]
+    else:
+        parts = [request_bytes("POST", CHAT, None, [*fields, ("Transfer-Encoding", "chunked")]), *[chunk(data[:50_000])] * 100]
+    async with await scene.connect() as client:
+        for one in parts:
+            await client.send(one)
+        answer = await client.read_answer()
+
+    assert (answer.status, answer.end) == (413 if key == KEY else 401, End.COMPLETE)
+    assert (await scene.record(request_id))["status"] == answer.status
+
+
+ODD_BODIES = {
+    "deep": b'{"model": "tiny", "messages": ' + b"[" * 90_000,
+    "deep and closed": b'{"model": "tiny", "x": ' + b"[" * 40_000 + b"]" * 40_000 + b"}",
+    "half a pair": b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud83d"}]}',
+    "half a pair in the model": b'{"model": "tiny\\ud83d", "messages": []}',
+    "no UTF-8": b'{"model": "tiny", "messages": [{"role": "user", "content": "\xff\xfe"}]}',
+    "a mark in front": b'\xef\xbb\xbf{"model": "tiny", "messages": []}',
+    "NaN": b'{"model": "tiny", "messages": [], "temperature": NaN}',
+    "huge numbers": b'{"model": "tiny", "messages": [], "max_tokens": 99999999999999999999999999999999, "n": 1e400}',
+    "negative numbers": b'{"model": "tiny", "messages": [], "max_tokens": -5, "n": -1}',
+    "wrong types": b'{"model": "tiny", "messages": 3, "stream": "yes", "max_tokens": "x", "stream_options": [], "n": null}',
+    "model of another type": b'{"model": {"name": "tiny"}, "messages": []}',
+    "twice": b'{"model": "nobody", "messages": [], "model": "tiny", "stream": false, "stream": true}',
+    "an empty prompt list": b'{"model": "tiny", "prompt": []}',
+    "mixed prompts": b'{"model": "tiny", "prompt": ["a", 1, [2], null]}',
+    "blanks around": b' \r\n\t{"model": "tiny", "messages": []}\n ',
+    "null": b"null",
+    "a text": b'"tiny"',
+    "two values": b'{"model": "tiny"}{"model": "tiny"}',
+    "nothing but blanks": b"   ",
+}
+
+
+@pytest.mark.parametrize("name", ODD_BODIES)
+async def test_an_odd_body_is_the_clients_or_the_workers_business(scene: Scene, name: str) -> None:
+    """Whatever the body, the gateway does not fail: it says what is wrong with it, or leaves that to the worker."""
+    seen = await scene.ask([Send(plain(422, {"error": {"message": "no"}}))], body=ODD_BODIES[name])
+
+    assert seen.answer.status in (400, 404, 422), seen.answer.body
+    assert seen.record["outcome"] == "client_error"
+    for request in scene.arrivals(seen.record["request_id"]):
+        assert request.body == ODD_BODIES[name] or b'"include_usage":true' in request.body
+
+
+@pytest.mark.parametrize(
+    "fields", [[("X-Large", "y" * 70_000)], [(f"X-{number}", "y") for number in range(200)], [("X" * 70_000, "y")]]
+)
+async def test_a_head_that_is_too_large(scene: Scene, fields: list[tuple[str, str]]) -> None:
+    """A head over the limits of size or of fields gets 431."""
+    async with await scene.connect() as client:
+        answer = await client.request("POST", CHAT, chat_body(), [*scene.headers, *fields])
+
+    assert (answer.status, answer.end) == (431, End.COMPLETE)
+
+
 async def test_every_worker_is_down(scene: Scene) -> None:
     """When health checks say that all are down, the answer is 503 with Retry-After, and no worker is asked."""
     sick = scene.workers["sick"][0]
@@ -444,6 +560,23 @@ async def test_a_request_that_cannot_be_read_has_a_record_too(scene: Scene) -> N
     records = await scene.gateway.records(before + 1)
 
     assert (answer.status, len(records), records[-1]["outcome"]) == (400, before + 1, "client_error")
+
+
+async def test_nothing_that_was_said_is_written_down(scene: Scene) -> None:
+    """Neither prompts nor answers nor header values get into the log, whatever came of the request."""
+    body = chat_body(messages=[{"role": "user", "content": "PROMPT-MARK"}], user="USER-MARK")
+    answer = stream_of([*chat_events(["ANSWER-MARK"])[:2], {"error": {"message": "ERROR-MARK"}}])
+    for script in (answer, [Close()], [Send(plain(400, {"error": {"message": "ERROR-MARK"}}))]):
+        await scene.ask(script, body=body, headers=[("X-Header", "HEADER-MARK"), ("User-Agent", "AGENT-MARK")])
+    await scene.ask([], body=b'{"model": "MODEL-MARK", "messages": ["PROMPT-MARK"]}', path=CHAT + "?QUERY-MARK")
+    await scene.ask([], body=b'{"PROMPT-MARK', path="/PATH-MARK")
+    await scene.ask([], body=b'{"PROMPT-MARK')
+
+    assert "-MARK" not in scene.gateway.log_path.read_text()
+    assert "-MARK" not in scene.gateway.stderr
+    status, recent = await scene.gateway.get(scene.gateway.admin_url + "/api/records")
+    assert status == 200
+    assert "-MARK" not in recent
 
 
 async def test_every_request_is_counted_once(scene: Scene) -> None:
@@ -498,6 +631,24 @@ async def test_a_stream_that_outlasts_the_drain_time_is_ended() -> None:
     assert 1 <= took < 4
 
 
+async def test_a_request_that_waits_is_told_when_the_gateway_stops() -> None:
+    """A request without an answer at the end of the drain time gets 503, and one on a kept idle connection finds it closed."""
+    async with ScriptedWorker([Hang()]) as worker:
+        config = {"limits": {"drain_seconds": 0.5}}
+        async with running_gateway(config, workers=[worker.url]) as gateway, await RawClient.connect(gateway.base_url) as idle:
+            async with await RawClient.connect(gateway.base_url) as client:
+                await client.send(request_bytes("POST", CHAT, chat_body()))
+                await worker.received()
+                assert (await idle.request("GET", "/readyz")).status == 200
+                gateway.supervisor.send_signal(signal.SIGTERM)
+                answer = await client.read_answer()
+            assert await idle.read_some() == b""
+            [record] = await gateway.records(1)
+
+    assert (answer.status, answer.json()["error"]["code"], answer.end) == (503, "shutting_down", End.COMPLETE)
+    assert (record["outcome"], record["status"]) == ("shutdown", 503)
+
+
 async def test_a_stream_finishes_within_the_drain_time() -> None:
     """After SIGTERM a running stream still gets its whole answer, and the gateway ends as soon as it has."""
     answer, record, took = await stopping(
@@ -506,4 +657,4 @@ async def test_a_stream_finishes_within_the_drain_time() -> None:
 
     assert (record["outcome"], answer.end) == ("ok", End.COMPLETE)
     assert answer.body.endswith(DONE)
-    assert took < 4
+    assert took < 10
