@@ -90,6 +90,31 @@ def check(
 
 
 @app.command()
+def doctor(
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration file; without it, a gateway on the default addresses.", metavar="FILE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Ask every worker for one token, to see what its usage tells.")
+    ] = False,
+    grace_seconds: Annotated[
+        float | None,
+        typer.Option(min=0, envvar="TERMINATION_GRACE_PERIOD_SECONDS", help="From SIGTERM to SIGKILL of the gateway's pod."),
+    ] = None,
+) -> None:
+    """Say what is wrong or blind in a set-up, and what mends it. Exit status 1 for warnings, 2 for errors."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from proxy.doctor import examine  # noqa: PLC0415
+
+    status = examine(
+        config, os.environ, as_json=as_json, wants_completion=probe, grace_seconds=grace_seconds, console=Console()
+    )
+    raise typer.Exit(status)
+
+
+@app.command()
 def simulate(
     model: Annotated[str, typer.Option(help="Name of the model it serves.")],
     gpu: Annotated[str, typer.Option(help="GPU whose timing it takes, such as h100-sxm.")],

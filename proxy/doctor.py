@@ -1,0 +1,247 @@
+"""`ridgeline doctor`: looks at workers, a running gateway and this machine, and prints what `proxy.findings` makes of it.
+
+Everything is asked at the same time and within bounds, so that all of it ends in about ten seconds whatever hangs. Keys go
+to the workers they are meant for and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import resource
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from proxy.asking import ask, in_thread, open_session
+from proxy.config import Config, ConfigError, load_config
+from proxy.config_checks import LISTENERS, warnings_of
+from proxy.finding import Finding, Severity, exit_status
+from proxy.findings import find
+from proxy.listener import open_listener
+from proxy.observations import (
+    Answer,
+    Failure,
+    GatewaySeen,
+    ListenerSeen,
+    Observations,
+    Target,
+    WorkerSeen,
+    listing,
+    read_state,
+    targets_of,
+)
+from proxy.supervisor import CONTROL_END_SECONDS, KILL_MARGIN_SECONDS
+from proxy.wiring import build_topology
+from proxy.worker_url import ListenAddress, parse_listen_address
+
+_AT_ONCE = 64  # workers, each with up to four connections
+_PIPED_WIDTH = 160  # columns when the output is no terminal
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.HINT: "cyan"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long is waited, in seconds."""
+
+    first: float = 2.0  # for the gateway, and for a worker's health
+    page: float = 3.0  # for each other page of a worker
+    completion: float = 5.0  # for one token, when asked for
+    all_workers: float = 7.5
+
+
+def examine(
+    path: Path | None,
+    environ: Mapping[str, str],
+    *,
+    as_json: bool,
+    wants_completion: bool,
+    grace_seconds: float | None,
+    console: Console,
+) -> int:
+    """Look, and print what was found. Returns the exit status: 0 for nothing worse than hints, 1 for warnings, 2 for errors.
+
+    Without a file a gateway on the default addresses is asked for its workers.
+    """
+    try:
+        config = load_config(path, environ) if path else None
+    except ConfigError as error:
+        if as_json:
+            problems = [asdict(problem) for problem in error.problems]
+            _print_json(console, {"file": str(path), "valid": False, "problems": problems, "status": 2})
+        else:
+            Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False)
+        return 2
+    seen = asyncio.run(observe(config, wants_completion=wants_completion))
+    names = {name for name in environ if name.upper() in _PROXY_VARIABLES and environ[name]}
+    seen = replace(seen, grace_seconds=grace_seconds, proxy_variables=tuple(sorted(names)))
+    findings = find(seen)
+    if as_json:
+        rows = [{**asdict(found), "severity": found.severity.name.lower()} for found in findings]
+        report = {"file": str(path) if path else None, "valid": True, **_summary(seen), "findings": rows}
+        _print_json(console, {**report, "status": exit_status(findings)})
+    else:
+        _print_table(console, seen, findings)
+    return exit_status(findings)
+
+
+async def observe(config: Config | None, *, wants_completion: bool = False, patience: Patience | None = None) -> Observations:
+    """Look at everything. The file limit is that of this process, which is the gateway's when started from the same place."""
+    patience = patience or Patience()
+    addresses = {name: parse_listen_address(getattr(config, name) if config else LISTENERS[name]) for name in LISTENERS}
+    async with open_session() as session:
+        look = _Look(session, patience, wants_completion=wants_completion)
+        asking = asyncio.create_task(look.at_gateway(addresses))
+        keys, targets = _configured(config) if config else ({}, ())
+        if config is None and (state := read_state((await asking).state)):
+            targets = targets_of(state)
+        workers = await look.at_workers(targets, keys)
+        gateway = await asking
+    listeners: tuple[ListenerSeen, ...] = ()
+    if config is not None and not gateway.is_running:
+        tried = (_try_listener(name, address, patience.first) for name, address in addresses.items())
+        listeners = tuple(await asyncio.gather(*tried))
+    _, file_limit = resource.getrlimit(resource.RLIMIT_NOFILE)  # the hard one: the supervisor raises its own to it
+    return Observations(
+        workers=workers,
+        gateway=gateway,
+        listeners=listeners,
+        has_configuration=config is not None,
+        warnings=warnings_of(config) if config else (),
+        file_limit=file_limit if file_limit != resource.RLIM_INFINITY else sys.maxsize,
+        drain_seconds=config.limits.drain_seconds if config else None,
+        ending_seconds=KILL_MARGIN_SECONDS + CONTROL_END_SECONDS,
+    )
+
+
+def _configured(config: Config) -> tuple[dict[str, str], tuple[Target, ...]]:
+    """The workers' keys by worker, and the workers to look at."""
+    topology = build_topology(config)
+    keys = {worker.name: pool.worker_key for pool in topology.pools for worker in pool.workers if pool.worker_key}
+    return keys, tuple(
+        Target(
+            worker=worker.name,
+            url=worker.url,
+            model=model.name,
+            aliases=model.aliases,
+            pool=pool.name,
+            max_total_tokens=pool.max_total_tokens,
+            has_key=worker.name in keys,
+        )
+        for model in topology.models
+        for pool in model.pools
+        for worker in pool.workers
+    )
+
+
+class _Look:
+    def __init__(self, session: aiohttp.ClientSession, patience: Patience, *, wants_completion: bool) -> None:
+        self._session = session
+        self._patience = patience
+        self._wants_completion = wants_completion
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    async def at_gateway(self, addresses: Mapping[str, ListenAddress]) -> GatewaySeen:
+        pages = {"listen": "/livez", "observe_listen": "/readyz", "admin_listen": "/api/state"}
+        asked = (
+            ask(self._session, f"http://{_reachable(addresses[name])}{page}", self._patience.first)
+            for name, page in pages.items()
+        )
+        livez, readyz, state = await asyncio.gather(*asked)
+        return GatewaySeen(livez=livez, readyz=readyz, state=state)
+
+    async def at_workers(self, targets: Iterable[Target], keys: Mapping[str, str]) -> tuple[WorkerSeen, ...]:
+        """Look at all of them; those that there is no time for have nothing but `Failure.NOT_ASKED`."""
+        tasks = {asyncio.create_task(self._at_worker(target, keys.get(target.worker))): target for target in targets}
+        if not tasks:
+            return ()
+        _, late = await asyncio.wait(tasks, timeout=self._patience.all_workers)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        return tuple(WorkerSeen(target=target) if task.cancelled() else task.result() for task, target in tasks.items())
+
+    async def _at_worker(self, target: Target, key: str | None) -> WorkerSeen:
+        async with self._room:
+            ask_it = partial(ask, self._session, key=key)
+            health = await ask_it(f"{target.url}/health", self._patience.first)
+            if isinstance(health, Failure):
+                return WorkerSeen(target=target, health=health)
+            paths = ("/version", "/v1/models", "/metrics")
+            questions = [ask_it(f"{target.url}{path}", self._patience.page) for path in paths]
+            if self._wants_completion:
+                body = {"model": target.model, "prompt": "Hello", "max_tokens": 1}
+                questions.append(ask_it(f"{target.url}/v1/completions", self._patience.completion, body=body))
+            version, models, metrics, *completion = await asyncio.gather(*questions)
+            return WorkerSeen(
+                target=target,
+                health=health,
+                version=version,
+                models=models,
+                metrics=metrics,
+                completion=completion[0] if completion else None,
+            )
+
+
+def _reachable(address: ListenAddress) -> str:
+    """HOST:PORT that a listener on this address answers on, from here."""
+    return str(replace(address, host={"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)))  # noqa: S104 -- not bound
+
+
+async def _try_listener(setting: str, address: ListenAddress, seconds: float) -> ListenerSeen:
+    """Have a listener for a moment."""
+    try:
+        async with asyncio.timeout(seconds):
+            await in_thread(lambda: open_listener(str(address)).close())
+    except TimeoutError:
+        return ListenerSeen(setting=setting, address=str(address), fault="its host name is not known in time")
+    except OSError as error:
+        fault = error.strerror or "it cannot be had"
+        return ListenerSeen(setting=setting, address=str(address), fault=fault, is_in_use=error.errno == errno.EADDRINUSE)
+    return ListenerSeen(setting=setting, address=str(address))
+
+
+def _summary(seen: Observations) -> dict[str, Any]:
+    state = read_state(seen.gateway.state)
+    gateway = {
+        "is_running": seen.gateway.is_running,
+        "version": state.version if state else None,
+        "serving_processes": state.serving_processes if state else None,
+    }
+    answered = sum(isinstance(worker.health, Answer) for worker in seen.workers)
+    return {"gateway": gateway, "workers": len(seen.workers), "workers_that_answered": answered}
+
+
+def _print_json(console: Console, value: object) -> None:
+    console.file.write(json.dumps(value, indent=2) + "\n")
+
+
+def _print_table(console: Console, seen: Observations, findings: tuple[Finding, ...]) -> None:
+    if not console.is_terminal:
+        console.width = _PIPED_WIDTH
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    summary = _summary(seen)
+    gateway = summary["gateway"]
+    running = f"running, {gateway['serving_processes']} serving" if gateway["version"] else "running"
+    say(f"gateway: {running if gateway['is_running'] else 'not running'}")
+    say(f"workers: {summary['workers_that_answered']} of {summary['workers']} answer")
+    if findings:
+        table = Table("", "what", "is wrong", "mends it", box=None, pad_edge=False, padding=(0, 2, 1, 0))
+        for column in table.columns:
+            column.overflow = "fold"
+        for found in findings:
+            severity = f"[{_STYLES[found.severity]}]{found.severity.name.lower()}[/]"
+            table.add_row(severity, escape(listing(found.subjects)), escape(found.wrong), escape(found.mend))
+        console.print(table, highlight=False)
+    counts = ((severity, sum(found.severity is severity for found in findings)) for severity in Severity)
+    say(", ".join(f"{count} {severity.name.lower()}{'' if count == 1 else 's'}" for severity, count in counts))
