@@ -46,7 +46,7 @@ def account(exchange: Exchange, outcome: Outcome, reason: str | None, now: float
         pool, worker = decision.pool, decision.worker
     request = prepared.request if prepared is not None else None
     # What came decides, where something came: some workers stream for a `stream` that is not quite true.
-    is_stream = request is not None and (request.stream if answer is None or answer.status >= 300 else answer.is_event_stream)
+    is_stream = request is not None and (request.stream if answer is None or answer.status >= 300 else answer.streams)
     found = exchange.found or _NOTHING
     usage = found.usage
     received_at = exchange.received_at
@@ -138,16 +138,14 @@ def _cached(state: ServingState, exchange: Exchange, found: Measurements) -> tup
 
 def _delivered(exchange: Exchange, ttft: float | None) -> float | None:
     """TTFT and what it took to hand that token on; ``None`` for a client that was not taking bytes all the time."""
-    if ttft is None or exchange.first_written_at is None or exchange.first_body_at is None or exchange.client_wait_seconds:
+    if ttft is None or exchange.write_seconds is None or exchange.client_wait_seconds:
         return None
-    return ttft + exchange.first_written_at - exchange.first_body_at
+    return ttft + exchange.write_seconds
 
 
 def _overhead(exchange: Exchange) -> float | None:
     """The gateway's own work on both ways; ``None`` unless an answer was written."""
-    if exchange.first_written_at is None or exchange.first_body_at is None:
-        return None
-    return exchange.own_seconds + exchange.first_written_at - exchange.first_body_at
+    return None if exchange.write_seconds is None else exchange.own_seconds + exchange.write_seconds
 
 
 def _no_token(exchange: Exchange, found: Measurements) -> NoToken:

@@ -17,7 +17,7 @@ from proxy.request_head import MAX_HEAD_BYTES, RequestHead, parse_request_head
 if TYPE_CHECKING:
     from proxy.state import ServingState
 
-_MAX_AHEAD_BYTES = 64 * 1024  # of a next request that arrives while one is being answered
+_MAX_AHEAD_BYTES = 1024 * 1024  # of next requests that arrive while one is being answered
 _LINGER_SECONDS = 2.0  # how long a client may still send what nobody reads, so that it can read its error
 _LINGER_BYTES = 64 * 1024 * 1024
 
@@ -41,7 +41,6 @@ class ClientConnection(asyncio.Protocol):
         "_lingered_bytes",
         "_missing_bytes",
         "_parts",
-        "_reads",
         "_shared",
         "_since",
         "_size",
@@ -64,7 +63,6 @@ class ClientConnection(asyncio.Protocol):
         self._missing_bytes = 0
         self._decoder: ChunkDecoder | None = None
         self._lingered_bytes = 0
-        self._reads = True
         self._is_paused = False  # the client takes no more bytes for now
         self.is_open = False
         self.will_keep_alive = True
@@ -119,10 +117,10 @@ class ClientConnection(asyncio.Protocol):
             self._take_body(data)
         elif self._state is _State.ANSWER:
             self._ahead += data
-            if len(self._ahead) > _MAX_AHEAD_BYTES and self._reads:
-                # A client may send its next request early, but not without bound. Its leaving goes unseen meanwhile.
-                self.transport.pause_reading()
-                self._reads = False
+            if len(self._ahead) > _MAX_AHEAD_BYTES:
+                # A client may send its next request early, but not without bound. Not to read would be no way out: then its
+                # leaving would go unseen.
+                self.abort()
         else:
             self._lingered_bytes += len(data)
             if self._lingered_bytes > _LINGER_BYTES:
@@ -290,9 +288,6 @@ class ClientConnection(asyncio.Protocol):
     def _await_next(self) -> None:
         self._state = _State.HEAD
         self._since = clock()
-        if not self._reads:
-            self._reads = True
-            self.transport.resume_reading()
         if self._ahead:
             ahead, self._ahead = self._ahead, b""
             # In a call of its own: many small requests in one read must not grow the stack.

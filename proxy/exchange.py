@@ -56,7 +56,7 @@ class Exchange:
     answer: AnswerHead | None = None
     relay: Relay | None = None
     first_body_at: float | None = None
-    first_written_at: float | None = None
+    write_seconds: float | None = None  # from the arrival of the bytes that let the head go to their being written
     last_data_at: float | None = None
     found: Measurements | None = None
     fault: str | None = None  # what was wrong with the worker's answer
@@ -128,7 +128,9 @@ class Exchange:
         prepared = self.prepared
         assert prepared is not None
         state = self.state
-        self.decision = decision = decide(prepared, state.endpoints, state.loads.snapshot(), self._tried)
+        self.decision = decision = decide(
+            prepared, state.endpoints, state.loads.snapshot(is_retry=bool(self._tried)), self._tried
+        )
         self.limits = decision.pool.limits
         self._load_tokens = total_tokens(prepared.estimate, prepared.request.max_tokens)
         state.loads.begin(decision, self._load_tokens)
@@ -282,6 +284,7 @@ class Exchange:
                 return
         self._held = out
         self.release_head(names_worker=True)
+        self.write_seconds = clock() - now
 
     def release_head(self, *, names_worker: bool) -> None:
         """Send the head and what waited with it. Without the worker's name, since it had to go before its first event."""
@@ -292,8 +295,6 @@ class Exchange:
         self.is_head_sent = True
         self.status = None if self.answer is None else self.answer.status
         self.client.transport.write(b"%b%b\r\n%b" % (self._answer_lines, named, held))
-        if self.first_body_at is not None:
-            self.first_written_at = clock()
 
     def _answer_complete(self, relay: Relay, now: float) -> None:
         answer, connection = self.answer, self.connection

@@ -69,9 +69,14 @@ class AnswerHead:
     is_encoded: bool  # a Content-Encoding other than identity
 
     @property
+    def streams(self) -> bool:
+        """Whether the body is a stream of server-sent events, encoded or not."""
+        return self.content_type.startswith(b"text/event-stream")
+
+    @property
     def is_event_stream(self) -> bool:
-        """Whether the body is a stream of server-sent events that can be read as it is."""
-        return self.content_type.startswith(b"text/event-stream") and not self.is_encoded
+        """Whether it is one that can be read as it is."""
+        return self.streams and not self.is_encoded
 
 
 class _HeaderList:
@@ -155,9 +160,9 @@ def take_answer_head(data: bytes) -> tuple[AnswerHead | None, bytes]:
     """
     while True:
         end = data.find(b"\r\n\r\n") + 4
+        if max(end, len(data) if end < 4 else 0) > MAX_HEAD_BYTES:
+            raise FramingError("a head that is too large")
         if end < 4:
-            if len(data) > MAX_HEAD_BYTES:
-                raise FramingError("a head without end")
             return None, data
         head = parse_answer_head(data[:end])
         data = data[end:]

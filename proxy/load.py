@@ -85,9 +85,10 @@ class WorkerLoads:
         blocks = self._layout.blocks(Scope.WORKER)
         return values[blocks.start + cell : blocks.stop : blocks.step]
 
-    def snapshot(self) -> Snapshot:
-        """What a decision may look at, now."""
-        self._turn += 1
+    def snapshot(self, *, is_retry: bool = False) -> Snapshot:
+        """What a decision may look at, now. A retry takes no turn, or a dead worker would get every second one of two."""
+        if not is_retry:
+            self._turn += 1
         return Snapshot(self._is_up, self._tokens, self._turn)
 
     def begin(self, decision: Decision, tokens: int) -> None:

@@ -135,8 +135,13 @@ class Relay:
         return self._framed(payload)
 
     def end_of_connection(self, *, is_clean: bool) -> bytes:
-        """The worker closed: the end of a body without a length. Raises `FramingError` if the body was cut short."""
-        if not is_clean or self._decoder is not None or self._left is not None:
+        """The worker closed: the end of a body without a length, or of a stream whose end marker has come.
+
+        Raises `FramingError` if the body was cut short.
+        """
+        self.scan()
+        is_over = isinstance(self.meter, StreamMeter) and self.meter.has_end_marker
+        if not is_over and (not is_clean or self._decoder is not None or self._left is not None):
             raise FramingError("the connection ended inside the body")
         self.has_ended = True
         return self._framed(b"" if self._filter is None else self._filter.finish())

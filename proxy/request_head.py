@@ -120,6 +120,7 @@ def _path(target: bytes) -> bytes:
 def _read_headers(head: RequestHead, headers: list[tuple[bytes, bytes]]) -> None:
     lines: list[bytes] = []
     hosts = 0
+    has_credentials = False
     named: set[bytes] | None = None  # fields that a Connection header keeps to this connection
     for name, value in headers:
         lowered = name.lower()
@@ -128,6 +129,9 @@ def _read_headers(head: RequestHead, headers: list[tuple[bytes, bytes]]) -> None
         elif lowered == b"host":
             hosts += 1
         elif lowered == b"authorization":
+            if has_credentials:
+                raise ClientFault("bad_request", "One Authorization header is enough.")
+            has_credentials = True
             scheme, _, token = value.partition(b" ")
             head.api_key = token.strip() if scheme.lower() == b"bearer" else None
         elif lowered == b"content-length":

@@ -109,6 +109,11 @@ class StreamMeter:
     def __repr__(self) -> str:
         return f"<StreamMeter {self.events} events, {self.found.token_events} with tokens>"
 
+    @property
+    def has_end_marker(self) -> bool:
+        """Whether the marker that ends a stream has come; nothing of use can follow."""
+        return self._done
+
     def feed(self, arrivals: Sequence[float], pieces: Sequence[bytes]) -> None:
         """Take in pieces of the body in order, each with the instant of its arrival."""
         reader = self._reader
