@@ -39,3 +39,35 @@ class WorkerFault(ProxyError):
 
     def __init__(self, code: str, text: str, *, status: int = 502, outcome: Outcome = Outcome.WORKER_ERROR) -> None:
         super().__init__(status, code, text, outcome=outcome, reason=code)
+
+
+def body_too_large(limit_bytes: int) -> ClientFault:
+    """The body is, or says it will be, over the limit."""
+    return ClientFault("body_too_large", f"The request body is over the limit of {limit_bytes} bytes.", status=413)
+
+
+def no_answer() -> WorkerFault:
+    """The worker gave nothing that could be passed on, and the client has had nothing."""
+    return WorkerFault("worker_failed", "The worker gave no usable answer.")
+
+
+def answer_cut() -> WorkerFault:
+    """The answer stopped in the middle, after its head had gone out."""
+    text = "The worker stopped before its answer was complete."
+    return WorkerFault("worker_disconnected", text, outcome=Outcome.TRUNCATED)
+
+
+def gateway_refused() -> WorkerFault:
+    """The worker does not take the key that the gateway has for it, which no client can mend."""
+    return WorkerFault("worker_refused_gateway", "The worker does not accept the gateway's credentials.")
+
+
+def shutting_down() -> ProxyError:
+    """The time for running requests is over."""
+    return ProxyError(503, "shutting_down", "The gateway is shutting down.", outcome=Outcome.SHUTDOWN, reason="drain")
+
+
+def internal_error() -> ProxyError:
+    """A fault of the gateway itself; what it is goes to its log."""
+    text = "The gateway failed."
+    return ProxyError(500, "internal_error", text, outcome=Outcome.INTERNAL_ERROR, reason="internal_error")

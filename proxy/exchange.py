@@ -15,7 +15,16 @@ from proxy import answers
 from proxy.account import account, judge
 from proxy.deadlines import overdue
 from proxy.dispatch import Prepared, admit, decide, prepare
-from proxy.errors import ClientFault, ProxyError, WorkerFault
+from proxy.errors import (
+    ProxyError,
+    WorkerFault,
+    answer_cut,
+    body_too_large,
+    gateway_refused,
+    internal_error,
+    no_answer,
+    shutting_down,
+)
 from proxy.framing import AnswerHead, Framing, FramingError, take_answer_head
 from proxy.relay import Relay, make_meter
 from routing.policy import Decision, total_tokens
@@ -103,9 +112,7 @@ class Exchange:
     def check_size(self, size: int) -> None:
         """Raises `ClientFault` when a body of so many bytes is over the limit."""
         if size > self.limits.body_bytes:
-            raise ClientFault(
-                "body_too_large", f"The request body is over the limit of {self.limits.body_bytes} bytes.", status=413
-            )
+            raise body_too_large(self.limits.body_bytes)
 
     def run(self, body: bytes, now: float) -> None:
         """The request is complete: answer it here, or decide and send it on."""
@@ -237,7 +244,7 @@ class Exchange:
         self._prefix = b""
         if answer.status in (401, 403):  # about the key of the gateway, which no client can mend
             self.answer = answer
-            self.fail(WorkerFault("worker_refused_gateway", "The worker does not accept the gateway's credentials."))
+            self.fail(gateway_refused())
             return
         relay = self._begin_answer(answer, now)
         if data or relay.has_ended:
@@ -345,11 +352,7 @@ class Exchange:
     def _worker_broke(self, what: str) -> None:
         """The worker's answer cannot be relayed any further; ``what`` goes into the record, never to the client."""
         self.fault = what
-        if self.is_head_sent:
-            text = "The worker stopped before its answer was complete."
-            self.fail(WorkerFault("worker_disconnected", text, outcome=Outcome.TRUNCATED))
-        else:
-            self.fail(WorkerFault("worker_failed", "The worker gave no usable answer."))
+        self.fail(answer_cut() if self.is_head_sent else no_answer())
 
     # The client's side
 
@@ -388,7 +391,7 @@ class Exchange:
 
     def shut_down(self) -> None:
         """The drain time is over."""
-        self.fail(ProxyError(503, "shutting_down", "The gateway is shutting down.", outcome=Outcome.SHUTDOWN, reason="drain"))
+        self.fail(shutting_down())
 
     def fail(self, error: ProxyError) -> None:
         """End the request with an error: as an answer while none has begun, else so that the client can tell."""
@@ -414,9 +417,7 @@ class Exchange:
 
     def _fail_unexpectedly(self) -> None:
         _log.exception("request %s failed in the gateway", self.request_id)
-        self.fail(
-            ProxyError(500, "internal_error", "The gateway failed.", outcome=Outcome.INTERNAL_ERROR, reason="internal_error")
-        )
+        self.fail(internal_error())
 
     def _reply(self, body: bytes) -> None:
         """An answer of the gateway's own."""
