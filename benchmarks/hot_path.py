@@ -71,6 +71,9 @@ class _CountingTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         pass
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 class _NoSender(RecordSender):
     """There is no control process that would take the records."""

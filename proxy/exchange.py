@@ -310,7 +310,7 @@ class Exchange:
         self.connection = None
         if connection is not None:
             connection.exchange = None
-            if answer.keeps_alive and not relay.rest and self._is_sent(connection):
+            if answer.keeps_alive and not relay.rest and connection.has_sent_all:
                 connection.release()
             else:
                 connection.close()
@@ -318,11 +318,6 @@ class Exchange:
         outcome, reason = judge(answer, found)
         self._end(outcome, reason, clock())
         self.client.answer_done(relay.framing is not Framing.CLOSE)
-
-    def _is_sent(self, connection: WorkerConnection) -> bool:
-        """Whether the worker has taken the whole request; one that answers earlier may not read the rest."""
-        assert self.prepared is not None
-        return self.prepared.size <= _JOINED_BYTES or connection.transport.get_write_buffer_size() == 0
 
     def worker_lost(self, error: Exception | None) -> None:
         """The worker's connection ended under the request."""

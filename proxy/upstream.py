@@ -58,6 +58,11 @@ class WorkerConnection(asyncio.Protocol):
         if exchange is not None:
             exchange.worker_lost(exc)
 
+    @property
+    def has_sent_all(self) -> bool:
+        """Whether the worker has taken the whole request; one that answers earlier may not read the rest."""
+        return self.transport.get_write_buffer_size() == 0
+
     def pause(self) -> None:
         """Read no more until `resume`: the client is slower than the worker."""
         if self.is_open:
