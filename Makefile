@@ -11,17 +11,24 @@ export PYTHONNOUSERSITE := 1
 READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_catalog.py tests/proxy/test_config*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix bench clean runtime dev
+.PHONY: help demo demo-vllm test test-vllm check fix bench clean runtime dev
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' Makefile | while IFS=@ read -r name text; do printf '%-14s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' Makefile | while IFS=@ read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
 
 demo: runtime ## Run the gateway with simulated workers and light traffic; prints the URLs to try
 	@$(PYTHON) -m simulator.demo $(ARGS)
 
+demo-vllm: runtime ## The same with a real vLLM on the CPU and a tiny model (the first time: 5 minutes, 2.5 GB)
+	@deploy/vllm-cpu/setup.sh
+	@$(PYTHON) deploy/vllm-cpu/demo.py $(ARGS)
+
 test: check ## Run everything that decides whether a change may land (ARGS='-k …' reaches pytest)
 	@deploy/setup/test_tools.sh
 	@$(PYTHON) -m pytest $(ARGS)
+
+test-vllm: dev ## Only the tests against a real vLLM, which `make test` runs too (leave out: ARGS="-m 'not vllm'")
+	@$(PYTHON) -m pytest tests/vllm $(ARGS)
 
 check: dev ## Check without writing: format, lint, types, generated pages, import arrows
 	@$(PYTHON) -m ruff format --check .
