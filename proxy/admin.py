@@ -12,9 +12,10 @@ from ipaddress import ip_address
 import msgspec
 from aiohttp import web
 
+from proxy.config_values import check_name
 from proxy.fleet import Fleet
 from proxy.observer import GatewayView, observer_app
-from proxy.overlay import AddedWorker, Overlay, OverlayError
+from proxy.overlay import AddedWorker, LastWorkerError, Overlay, OverlayError
 from proxy.worker_url import parse_worker_url
 from routing.topology import Topology
 
@@ -44,7 +45,8 @@ def admin_app(view: GatewayView, fleet: Fleet, address: str) -> web.Application:
         try:
             asked = msgspec.json.decode(await request.read(), type=_NewWorker)
             url = parse_worker_url(asked.url)
-            worker = AddedWorker(model=asked.model, pool=asked.pool, name=asked.name or url.default_name, url=url)
+            name = check_name(asked.name) if asked.name is not None else url.default_name
+            worker = AddedWorker(model=asked.model, pool=asked.pool, name=name, url=url)
             overlay = fleet.overlay.add(fleet.configured, worker)
         except (msgspec.DecodeError, ValueError, OverlayError) as error:
             return _problem(400, str(error))
@@ -56,7 +58,7 @@ def admin_app(view: GatewayView, fleet: Fleet, address: str) -> web.Application:
             try:
                 overlay = change(fleet.overlay, fleet.configured, request.match_info["name"])
             except OverlayError as error:
-                return _problem(409 if "last worker" in str(error) else 404, str(error))
+                return _problem(409 if isinstance(error, LastWorkerError) else 404, str(error))
             return _put_in_force(fleet, overlay, view)
 
         return handle

@@ -31,6 +31,13 @@ def _label(text: str) -> str:
     return text
 
 
+def check_name(text: str) -> str:
+    """Return a name that may become a label. Raises `RefusedError` for one that a configuration could not have."""
+    if not 0 < len(text) <= MAX_NAME_LENGTH:
+        raise RefusedError(f"a name has 1 to {MAX_NAME_LENGTH} characters", "use a shorter name")
+    return _label(text)
+
+
 def _model_name(text: str) -> str:
     if text != text.strip() or not text.isprintable():
         raise RefusedError("has blanks at an end, or characters that cannot be printed", "write the name that clients send")

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from proxy.admin import admin_app
-from proxy.config import Config, ConfigError, load_config
+from proxy.config import Config, ConfigError
 from proxy.fleet import Fleet, open_control_cells
 from proxy.listener import bound_address, open_listener
 from proxy.notices import notice
@@ -28,7 +28,7 @@ from proxy.observer import GatewayView, Site, observer_app
 from proxy.overlay import kept_overlay
 from proxy.probe import open_session
 from proxy.records import RecordReceiver
-from proxy.reload import Reloader
+from proxy.reload import Reloader, first_config
 from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, RECORDS_SOCKET
 from proxy.supervisor import EXIT_CONFIGURATION, EXIT_OK
 from proxy.wiring import build_topology
@@ -60,8 +60,11 @@ class CannotStartError(Exception):
     """A setting names something that cannot be opened; the text says which and why."""
 
 
-async def run(config: Config, options: Options) -> None:
-    """Run until SIGTERM, SIGINT or the end of the supervisor. Raises CannotStartError at the start."""
+async def run(config: Config, text: str, options: Options) -> None:
+    """Run until SIGTERM, SIGINT or the end of the supervisor; ``text`` is what the configuration was read from.
+
+    Raises CannotStartError at the start.
+    """
     stop = asyncio.Event()
     _watch_for_the_end(stop, options.parent_fd)
     configured, overlay = build_topology(config), kept_overlay(options.run_dir)
@@ -97,7 +100,7 @@ async def run(config: Config, options: Options) -> None:
             site = Site(app)
             stack.push_async_callback(site.stop)
             await site.start(listener)
-        reloader = Reloader(options.config, os.environ, config, fleet)
+        reloader = Reloader(options.config, os.environ, config, fleet, text=text, run_dir=options.run_dir)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.asked.set)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # the supervisor starts us with it held back
         tasks = [
@@ -199,8 +202,8 @@ def main() -> int:
     os.nice(_NICENESS)
     configure_logging()
     try:
-        config = load_config(options.config, os.environ)
-        asyncio.run(run(config, options))
+        config, text = first_config(options.config, os.environ, options.run_dir)
+        asyncio.run(run(config, text, options))
     except ConfigError as error:
         notice("ERROR", str(error))
         return EXIT_CONFIGURATION

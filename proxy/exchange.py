@@ -35,6 +35,7 @@ from telemetry.record import Outcome, Phase
 if TYPE_CHECKING:
     from proxy.client import ClientConnection
     from proxy.endpoints import Endpoint
+    from proxy.load import Block
     from proxy.request_head import RequestHead
     from proxy.state import ServingState
     from proxy.upstream import WorkerConnection
@@ -81,7 +82,8 @@ class Exchange:
     _task: asyncio.Task[None] | None = None  # makes a connection
     _tried: tuple[str, ...] = ()  # workers that could not be reached
     _has_retried_stale = False
-    _load_tokens: int | None = None  # what this request adds to its worker's load; None while it adds nothing
+    _load: Block | None = None  # the worker's figures that this request adds to, while it does
+    _load_tokens = 0  # what it adds
     _prefix = b""  # of an answer's head that is not complete
     _answer_lines = b""
     _held = b""  # of the body, waiting with the head
@@ -140,7 +142,7 @@ class Exchange:
         )
         self.limits = decision.pool.limits
         self._load_tokens = total_tokens(prepared.estimate, prepared.request.max_tokens)
-        state.loads.begin(decision, self._load_tokens)
+        self._load = state.loads.begin(decision, self._load_tokens)
         connection = state.connections_to(decision.worker).take()
         if connection is None:
             self._connect(since)
@@ -337,9 +339,9 @@ class Exchange:
                 self.client.transport.write(out)
             self._answer_complete(relay, now)
         elif connection.is_reused and not self._prefix and not self._has_retried_stale and now - self.sent_at <= STALE_SECONDS:
-            assert self.decision is not None
+            assert self._load is not None
             self._has_retried_stale = True
-            self.state.loads.count_attempt(self.decision.worker, "stale")
+            self.state.loads.count_attempt(self._load, "stale")
             self._connect(now)
         else:
             self._worker_broke("the connection ended without an answer")
@@ -402,7 +404,7 @@ class Exchange:
             self.client.refuse(error, self.request_id)
             return
         if can_tell and relay is not None:
-            self.client.write(relay.release_late() + relay.insert(answers.error_event(error)))
+            self.client.write(relay.release_late(is_last=True) + relay.insert(answers.error_event(error)))
         self._end(error.outcome, error.reason, now)
         # Without the last chunk: a cut must not look like an end. A client that takes no bytes cannot be told.
         if self.paused_at is None:
@@ -423,9 +425,9 @@ class Exchange:
 
     def _leave_worker(self, result: str) -> None:
         """The worker has no more to do with this request."""
-        if self._load_tokens is not None and self.decision is not None:
-            self.state.loads.end(self.decision, self._load_tokens, result)
-            self._load_tokens = None
+        if self._load is not None:
+            self.state.loads.end(self._load, self._load_tokens, result)
+            self._load = None
 
     def _drop_worker(self, result: str) -> None:
         connection, task = self.connection, self._task

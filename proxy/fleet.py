@@ -85,11 +85,25 @@ class Fleet:
 
     def _adopt(self, configured: Topology, overlay: Overlay) -> None:
         topology = overlay.over(configured)
-        self._view.freeze_for(topology)
-        cells = open_control_cells(self._run_dir, topology)
-        self._view.adopt(topology, cells.values)
-        publish(self._run_dir, topology)
+        layout = Layout.of(topology)
+        path = self._run_dir / CONTROL_CELLS
+        cells = self.cells
+        is_new = layout.digest != Layout.of(self.topology).digest
         keep_overlay(self._run_dir, overlay)
+        try:
+            if is_new:  # beside the old one, which stays until nothing can fail any more
+                staged = path.with_name(f"{path.name}.next")
+                staged.unlink(missing_ok=True)
+                cells = create_cells(staged, layout, Writer.CONTROL, heir_of=path)
+            self._view.freeze_for(topology)
+            publish(self._run_dir, topology)
+        except OSError:
+            self._view.thaw()
+            keep_overlay(self._run_dir, self._overlay)
+            raise
+        if is_new:
+            staged.replace(path)
+        self._view.adopt(topology, cells.values)
         self._configured, self._overlay, self.topology, self.cells = configured, overlay, topology, cells
         self._probe_workers()
 

@@ -8,7 +8,19 @@ import socket
 _BACKLOG = 4096
 
 
-def open_listener(address: str) -> socket.socket:
+def open_listeners(address: str, count: int) -> list[socket.socket]:
+    """Return so many sockets that listen on one address and share its new connections evenly. Raises OSError.
+
+    With one socket for several processes, whichever wakes first takes all that waits.
+    """
+    first = open_listener(address)
+    if count == 1:
+        return [first]
+    first.close()  # it has shown that nobody else listens there, which a shared port would not
+    return [open_listener(address, is_shared=True) for _ in range(count)]
+
+
+def open_listener(address: str, *, is_shared: bool = False) -> socket.socket:
     """Return a listening socket for HOST:PORT, ``[::]:PORT`` for both families. Raises OSError with a plain `strerror`."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -16,7 +28,13 @@ def open_listener(address: str) -> socket.socket:
     is_dual_stack = host == "::" and socket.has_dualstack_ipv6()
     try:
         # Flow and scope of an IPv6 address are left to the system.
-        return socket.create_server((resolved[0], resolved[1]), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual_stack)
+        return socket.create_server(
+            (resolved[0], resolved[1]),
+            family=family,
+            backlog=_BACKLOG,
+            dualstack_ipv6=is_dual_stack,
+            reuse_port=is_shared,
+        )
     except OSError as error:
         if error.errno is None:
             raise

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from proxy.rundir import CONTROL_CELLS, serving_cells
 from routing.policy import Decision, Snapshot
-from routing.topology import Topology, Worker
+from routing.topology import Topology
 from telemetry.catalog import LABELS, Scope
 from telemetry.cells import Cells, map_cells
 from telemetry.layout import Layout, offset, slot
@@ -41,10 +41,21 @@ class _Sum(Sequence[float]):
         return len(self.views[0])
 
 
+class Block:
+    """Where a worker's figures are. Who has begun work there ends it there, wherever the block has gone meanwhile."""
+
+    __slots__ = ("base", "is_live")
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.is_live = True  # the worker is still in the topology
+
+
 class WorkerLoads:
     """In-flight work of this process, and the view of all of it."""
 
     __slots__ = (
+        "_blocks",
         "_control",
         "_is_up",
         "_layout",
@@ -56,7 +67,6 @@ class WorkerLoads:
         "_tokens",
         "_turn",
         "_values",
-        "_worker_bases",
     )
 
     def __init__(
@@ -66,14 +76,19 @@ class WorkerLoads:
         self._number = number
         self._processes = processes
         self._turn = number  # processes begin at different workers
+        self._blocks: dict[tuple[str, str, str], Block] = {}  # by model, pool and worker, as cells are
         self.adopt(values, layout, topology)
 
     def adopt(self, values: memoryview[float], layout: Layout, topology: Topology) -> None:
         """Go on with another topology and this process's array for it; what is in flight goes on counting where it can."""
         self._values = values
         self._layout = layout
-        # By name, since a request may end under another topology than it began under.
-        self._worker_bases = {worker.name: layout.worker_base(worker.index) for worker in topology.workers}
+        before, self._blocks = self._blocks, {}
+        for name, base in zip(layout.names.workers, layout.blocks(Scope.WORKER), strict=True):
+            block = self._blocks[name] = before.pop(name) if name in before else Block(base)
+            block.base = base
+        for gone in before.values():
+            gone.is_live = False
         self._pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._is_up: Sequence[float] = [1.0] * len(topology.workers)
@@ -91,30 +106,31 @@ class WorkerLoads:
             self._turn += 1
         return Snapshot(self._is_up, self._tokens, self._turn)
 
-    def begin(self, decision: Decision, tokens: int) -> None:
-        """A request goes to a worker and adds to its load."""
-        base = self._worker_bases[decision.worker.name]
+    def begin(self, decision: Decision, tokens: int) -> Block:
+        """A request goes to a worker and adds to its load; give the block back to `end`."""
+        pool = decision.pool
+        block = self._blocks[pool.model, pool.name, decision.worker.name]
+        base = block.base
         values = self._values
         values[base + _IN_FLIGHT] += 1
         values[base + _IN_FLIGHT_TOKENS] += tokens
-        pool = decision.pool
         values[self._pool_bases[pool.model, pool.name] + _ROUTES[decision.policy, decision.reason]] += 1
+        return block
 
-    def end(self, decision: Decision, tokens: int, result: str) -> None:
+    def end(self, block: Block, tokens: int, result: str) -> None:
         """The worker has no more to do with it; ``result`` is the attempt's label. A removed worker has no figures."""
-        base = self._worker_bases.get(decision.worker.name)
-        if base is None:
+        if not block.is_live:
             return
+        base = block.base
         values = self._values
         values[base + _IN_FLIGHT] -= 1
         values[base + _IN_FLIGHT_TOKENS] -= tokens
         values[base + _ATTEMPTS[result]] += 1
 
-    def count_attempt(self, worker: Worker, result: str) -> None:
+    def count_attempt(self, block: Block, result: str) -> None:
         """An attempt that came to nothing, while the request stays with its worker."""
-        base = self._worker_bases.get(worker.name)
-        if base is not None:
-            self._values[base + _ATTEMPTS[result]] += 1
+        if block.is_live:
+            self._values[block.base + _ATTEMPTS[result]] += 1
 
     def look_around(self) -> None:
         """Map arrays of processes that have appeared since. Cheap when there is nothing to find."""

@@ -46,6 +46,10 @@ class ServingArrays:
         self.by_slot()
         self._is_frozen = True
 
+    def thaw(self) -> None:
+        """The files have not been replaced after all."""
+        self._is_frozen = False
+
     def by_slot(self) -> list[memoryview[float] | None]:
         """Return the current arrays; ``None`` for a process that has none (yet), or none that can be read."""
         return [self._current(number) for number in range(len(self._paths))]
@@ -113,6 +117,10 @@ class GatewayView:
         """Arrays are about to be replaced by those of this topology: show the ones that are there until `adopt`."""
         if self._scene.layout.digest != Layout.of(topology).digest:
             self._scene.serving.freeze()
+
+    def thaw(self) -> None:
+        """Nothing comes of it: show what is there as before."""
+        self._scene.serving.thaw()
 
     def adopt(self, topology: Topology, control: Sequence[float]) -> None:
         """Show another topology, as soon as the serving processes have their arrays for it: no counter goes back meanwhile."""

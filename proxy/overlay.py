@@ -20,6 +20,10 @@ class OverlayError(Exception):
     """A change that makes no sense now; the text says why, for the operator."""
 
 
+class LastWorkerError(OverlayError):
+    """A pool would be left without any worker."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedWorker:
     """A worker that the configuration does not name."""
@@ -48,9 +52,7 @@ class Overlay:
             raise OverlayError(f"there is a worker {worker.name!r} already")
         if any(other.url == worker.url.url for other in pool.workers):
             raise OverlayError(f"the pool has a worker at {worker.url.url} already")
-        return replace(
-            self, added=(*self.added, worker), draining=self.draining - {worker.name}, removed=self.removed - {worker.name}
-        )
+        return replace(self, added=(*self.added, worker), draining=self.draining - {worker.name})
 
     def drain(self, configured: Topology, name: str) -> Overlay:
         """No new requests for this worker. Raises `OverlayError` for an unknown one."""
@@ -66,11 +68,11 @@ class Overlay:
         """The worker is gone; requests it has go on. Raises `OverlayError` for an unknown one and the last of its pool."""
         self._require(configured, name)
         if any(len(pool.workers) == 1 and pool.workers[0].name == name for pool in self.over(configured).pools):
-            raise OverlayError(f"{name!r} is the last worker of its pool; drain it instead")
+            raise LastWorkerError(f"{name!r} is the last worker of its pool; drain it instead")
         return Overlay(
             added=tuple(worker for worker in self.added if worker.name != name),
             draining=self.draining - {name},
-            removed=self.removed | {name},
+            removed=self.removed | ({name} & {worker.name for worker in configured.workers}),
         )
 
     def _require(self, configured: Topology, name: str) -> None:
@@ -83,7 +85,7 @@ class Overlay:
             return configured
         models: list[Model] = []
         first_worker = 0
-        names = {worker.name for worker in configured.workers} - self.removed
+        names = {worker.name for worker in configured.workers} - self.removed  # which what is added may not take
         for model in configured.models:
             pools: list[Pool] = []
             for pool in model.pools:
@@ -94,9 +96,10 @@ class Overlay:
         return assemble(tuple(models), configured.keys, configured.limits)
 
     def _workers(self, pool: Pool, first: int, names: set[str]) -> tuple[Worker, ...]:
-        kept = [worker for worker in pool.workers if worker.name not in self.removed] or list(pool.workers)
+        kept = [worker for worker in pool.workers if worker.name not in self.removed]
         for added in self.added:
-            if (added.model, added.pool) == (pool.model, pool.name) and added.name not in names:
+            is_here = (added.model, added.pool) == (pool.model, pool.name) and added.name not in names
+            if is_here and all(worker.url != added.url.url for worker in kept):
                 url = added.url
                 kept.append(
                     Worker(
@@ -109,6 +112,7 @@ class Overlay:
                         authority=url.authority,
                     )
                 )
+        kept = kept or list(pool.workers)  # a reload can leave a pool with removed workers only
         return tuple(
             replace(worker, index=index, is_draining=worker.name in self.draining)
             for index, worker in enumerate(kept, start=first)

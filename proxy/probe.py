@@ -179,8 +179,10 @@ class WorkerProbe:
         return f"<WorkerProbe {self._worker.name} {self.health!r}>"
 
     def write_to(self, cells: WorkerCells) -> None:
-        """Publish to other cells from now on."""
+        """Publish to other cells from now on, the verdict that there is at once."""
         self._cells = cells
+        if self.health.is_up is not None:
+            cells.set_up(is_up=self.health.is_up)
 
     async def run(self, first_delay_seconds: float) -> None:
         """Ask until cancelled. A fault of ours in one turn is logged and does not end it."""

@@ -49,6 +49,10 @@ class TopologyReader:
     def __repr__(self) -> str:
         return f"<TopologyReader {self._path}, {'nothing read' if self._seen is None else 'read'}>"
 
+    def forget(self) -> None:
+        """What was read could not be used: it is news again."""
+        self._seen = None
+
     def read_news(self) -> Topology | None:
         """The topology in force if it was published after the last call that gave one back; None if there is no news.
 

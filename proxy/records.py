@@ -3,7 +3,8 @@
 A frame is a length (4 bytes, big-endian) and that many bytes of msgpack: an array of `RequestRecord`. Nothing is answered.
 
 Serving must never wait for control, so the sender's memory is bounded and what does not fit is dropped and counted. What
-the kernel already took is lost, and not counted, if control dies before reading it: at most one socket buffer.
+the kernel already took is lost, and not counted, if control dies before it has written it to the log: at most one socket
+buffer, and what waits for the log.
 """
 
 from __future__ import annotations

@@ -152,11 +152,11 @@ class Relay:
         end = LAST_CHUNK if self.has_ended else b""
         return b"%x\r\n%b\r\n%b" % (len(payload), payload, end) if payload else end
 
-    def release_late(self) -> bytes:
-        """What was held for a successor that has not come in time, framed; empty as a rule."""
+    def release_late(self, *, is_last: bool = False) -> bytes:
+        """What was held for a successor already at the last call, framed; with ``is_last`` whatever is held."""
         if self._filter is None or self.has_ended:
             return b""
-        payload = self._filter.release()
+        payload = self._filter.release_late(is_last=is_last)
         if payload and self._decoder is not None:
             self._is_at_edge = self.framing is Framing.CHUNKED and self._decoder.is_at_edge and self._filter.is_between_events
         return self._framed(payload)

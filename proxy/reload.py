@@ -1,7 +1,8 @@
 """Notices that the configuration has changed, and puts it in force if it is whole: all of it or nothing.
 
-SIGHUP asks for it; so does other content behind the path, which is how mounted ConfigMaps change. A bad file is reported once
-and changes nothing.
+SIGHUP asks for it; so does other content behind the path, which is how mounted ConfigMaps change, once it has been the same
+for two looks: a file may be half written. A bad file is reported once and changes nothing. The last good text is kept in the
+run directory, so that a control process that is started again goes on with it, whatever lies at the path by then.
 """
 
 from __future__ import annotations
@@ -9,56 +10,98 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from proxy.config import Config, ConfigError, load_config, warnings_of
+from proxy.config import Config, ConfigError, parse_config, warnings_of
+from proxy.config_file import read_text
 from proxy.fleet import Fleet
 from proxy.wiring import build_topology
 from telemetry.layout import slot
 
 _log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 1.0
+_KEPT = "config.kept"
 _OK = slot("ridgeline_reloads_total", result="ok")
 _FAILED = slot("ridgeline_reloads_total", result="failed")
 _AT_START_ONLY = ("listen", "observe_listen", "admin_listen", "log")
 
 
-class Reloader:
-    """One per control process. `run` looks at the file until cancelled; `asked` makes it read the file at once."""
+def first_config(path: Path, environ: Mapping[str, str], run_dir: Path) -> tuple[Config, str]:
+    """The configuration to start with, and its text: the last good one of this gateway, or what lies at the path.
 
-    def __init__(self, path: Path, environ: Mapping[str, str], config: Config, fleet: Fleet) -> None:
+    Raises `ConfigError`.
+    """
+    kept = run_dir / _KEPT
+    with suppress(OSError, UnicodeDecodeError, ConfigError):
+        text = kept.read_text(encoding="utf-8")
+        return parse_config(text, environ, str(path)), text
+    text = read_text(path)
+    config = parse_config(text, environ, str(path))
+    keep_config(run_dir, text)
+    return config, text
+
+
+def keep_config(run_dir: Path, text: str) -> None:
+    """Keep a good text. It may hold keys, and lies where only the gateway's own user can read. Raises OSError."""
+    fresh = run_dir / f"{_KEPT}.new"
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(run_dir / _KEPT)
+
+
+class Reloader:
+    """One per control process. `run` looks at the file until cancelled; `asked` makes it read the file at once.
+
+    ``text`` is what ``config`` was read from, when the file may have changed since; good texts are kept in ``run_dir``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        environ: Mapping[str, str],
+        config: Config,
+        fleet: Fleet,
+        *,
+        text: str | None = None,
+        run_dir: Path | None = None,
+    ) -> None:
         self.asked = asyncio.Event()
         self._path = path
         self._environ = environ
         self._config = config
         self._fleet = fleet
-        self._seen = self._fingerprint()
+        self._run_dir = run_dir
+        self._seen = self._fingerprint() if text is None else sha256(text.encode()).digest()
 
     def __repr__(self) -> str:
         return f"<Reloader {self._path}>"
 
     async def run(self) -> None:
-        """Look every two seconds, and whenever asked."""
+        """Look every second, and whenever asked."""
+        last_look = self._seen
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self.asked.wait()
-            except TimeoutError:
-                fingerprint = self._fingerprint()
-                # A file that is away for a moment is being replaced.
-                if fingerprint is None or fingerprint == self._seen:
-                    continue
-            self.asked.clear()
-            self._seen = self._fingerprint()
-            self.reload()
+            fingerprint = self._fingerprint()
+            is_settled = fingerprint == last_look
+            last_look = fingerprint
+            # A file that is away for a moment is being replaced.
+            if self.asked.is_set() or (fingerprint is not None and fingerprint != self._seen and is_settled):
+                self.asked.clear()
+                self._seen = fingerprint
+                self.reload()
 
     def reload(self) -> bool:
         """Read the file and put it in force; False if it is bad, and then nothing has changed."""
         try:
-            config = load_config(self._path, self._environ)
+            text = read_text(self._path)
+            config = parse_config(text, self._environ, str(self._path))
             self._fleet.reload(build_topology(config))
+            if self._run_dir is not None:
+                keep_config(self._run_dir, text)
         except ConfigError as error:
             _log.error("the configuration was not reloaded, the old one stays in force:\n%s", error)
         except OSError as error:

@@ -101,7 +101,7 @@ class ServingState:
         self.keys = {key.sha256: key for key in topology.keys}
         self.endpoints = Endpoints(topology, int(wall_clock()))
         self.recorder = Recorder(self._cells.values, self._layout, topology)
-        self._prefixes: dict[tuple[str, str], bytes] = {}
+        self._prefixes: dict[tuple[str, str, str | None], bytes] = {}
         before, self._connections = self._connections, {}
         for pool in topology.pools:
             for worker in pool.workers:
@@ -147,7 +147,8 @@ class ServingState:
 
     def request_prefix(self, decision: Decision, endpoint: Endpoint) -> bytes:
         """The first lines of a request to this worker, up to the client's own headers."""
-        key = (decision.worker.name, endpoint.name)
+        # By what it is made of: a request may be sent that was decided under an earlier topology.
+        key = (decision.worker.url, endpoint.name, decision.pool.worker_key)
         prefix = self._prefixes.get(key)
         if prefix is None:
             worker, pool = decision.worker, decision.pool
@@ -181,7 +182,11 @@ class ServingState:
             connections.drop_old(now)
         topology = self._news.read_news()
         if topology is not None:
-            self.adopt(topology)
+            try:
+                self.adopt(topology)
+            except Exception:
+                self._news.forget()  # tried again at the next look
+                raise
         self.loads.look_around()
 
     def _count_dropped(self, count: int) -> None:

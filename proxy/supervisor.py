@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from proxy.listener import bound_address, open_listener
+from proxy.listener import bound_address, open_listeners
 from proxy.notices import notice
 from proxy.rundir import CONTROL_ADDRESSES, RunDirectory, serving_cells
 
@@ -45,6 +45,7 @@ class Command(NamedTuple):
     name: str
     is_serving: bool  # else control
     arguments: list[str]  # the program first, with its path
+    listen_fd: int | None = None  # the listener that a serving process gets; None: the first
 
 
 class Backoff:
@@ -89,17 +90,19 @@ class Supervisor:
         self,
         *,
         listener: socket.socket,
+        more_listeners: Sequence[socket.socket] = (),
         build: Callable[[Path, int, int], Sequence[Command]],
         drain_seconds: float,
         run_parents: Sequence[Path] | None = None,
     ) -> None:
-        self._listener = listener
+        self._listeners = [listener, *more_listeners]
         self._drain_seconds = drain_seconds
         self._directory = RunDirectory(run_parents)
         self._parent_fd, self._alive_fd = os.pipe()
         self._wake_fd, self._signal_fd = os.pipe()
         os.set_inheritable(self._parent_fd, True)
-        os.set_inheritable(listener.fileno(), True)
+        for each in self._listeners:
+            os.set_inheritable(each.fileno(), True)
         self._listen_url = f"http://{bound_address(listener)}"
         self._children = [_Child(command) for command in build(self._directory.path, listener.fileno(), self._parent_fd)]
         self._is_up = False
@@ -150,7 +153,7 @@ class Supervisor:
             self._announce()
 
     def _take_signal(self, number: int) -> None:
-        if number == signal.SIGHUP and self._is_up:  # before that, control reads the file anyway
+        if number == signal.SIGHUP:
             for child in self._children:
                 if not child.command.is_serving and child.pid is not None:
                     os.kill(child.pid, signal.SIGHUP)
@@ -166,8 +169,10 @@ class Supervisor:
         command = child.command
         child.restart_at = None
         child.started_at = time.monotonic()
-        # Only serving may hold the listener, or clients would still be let in by the kernel when nobody answers any more.
-        hidden = [] if command.is_serving or self._listener.fileno() < 0 else [self._listener.fileno()]
+        # Nobody else may hold a listener, or clients would still be let in by the kernel when nobody answers any more.
+        open_fds = [listener.fileno() for listener in self._listeners if listener.fileno() >= 0]
+        own = command.listen_fd if command.listen_fd is not None else self._listeners[0].fileno()
+        hidden = [file for file in open_fds if not (command.is_serving and file == own)]
         try:
             child.pid = os.posix_spawn(
                 command.arguments[0],
@@ -222,7 +227,8 @@ class Supervisor:
                 )
 
     def _stop(self) -> None:
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         serving = [child for child in self._children if child.command.is_serving]
         control = [child for child in self._children if not child.command.is_serving]
         self._end(serving, self._drain_seconds + KILL_MARGIN_SECONDS)
@@ -247,9 +253,9 @@ class Supervisor:
                 child.pid = None
 
 
-def commands(config: Path, processes: int, directory: Path, listen_fd: int, parent_fd: int) -> list[Command]:
+def commands(config: Path, directory: Path, listen_fds: Sequence[int], parent_fd: int) -> list[Command]:
     """Return the children of a real gateway."""
-    shared = ["--run-dir", str(directory), "--parent-fd", str(parent_fd), "--processes", str(processes)]
+    shared = ["--run-dir", str(directory), "--parent-fd", str(parent_fd), "--processes", str(len(listen_fds))]
     control = [sys.executable, "-m", "proxy.control", "--config", str(config), *shared]
     return [
         Command("control process", is_serving=False, arguments=control),
@@ -267,8 +273,9 @@ def commands(config: Path, processes: int, directory: Path, listen_fd: int, pare
                     "--listen-fd",
                     str(listen_fd),
                 ],
+                listen_fd=listen_fd,
             )
-            for slot in range(processes)
+            for slot, listen_fd in enumerate(listen_fds)
         ),
     ]
 
@@ -291,15 +298,16 @@ def main() -> int:
     options = parser.parse_args()
     _raise_file_limit()
     try:
-        listener = open_listener(options.listen)
+        listeners = open_listeners(options.listen, options.processes)
     except OSError as error:
         notice("ERROR", f"cannot listen on {options.listen}: {error.strerror}")
         return EXIT_CANNOT_START
     try:
         supervisor = Supervisor(
-            listener=listener,
-            build=lambda directory, listen_fd, parent_fd: commands(
-                options.config, options.processes, directory, listen_fd, parent_fd
+            listener=listeners[0],
+            more_listeners=listeners[1:],
+            build=lambda directory, _, parent_fd: commands(
+                options.config, directory, [listener.fileno() for listener in listeners], parent_fd
             ),
             drain_seconds=options.drain_seconds,
         )

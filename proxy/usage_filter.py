@@ -26,12 +26,13 @@ class UsageFilter:
     Only the bytes behind the last blank line are held back: an unfinished event, which nobody can act on yet.
     """
 
-    __slots__ = ("_choices", "_drops_line_feed", "_finish", "_finished", "_forced", "_held", "_released")
+    __slots__ = ("_choices", "_drops_line_feed", "_finish", "_finished", "_forced", "_held", "_released", "_waited")
 
     def __init__(self, choices: int = 1) -> None:
         self._choices = choices  # that a whole answer has
         self._finished: set[int] = set()  # choices that have a finish reason
         self._finish = b""  # the event that finished the last one, until the next event has come
+        self._waited = b""  # the same as it was at the last look for late ones
         self._held = b""
         self._released = b""  # the last bytes of what has been given back of an event that is still arriving
         self._drops_line_feed = False  # what was taken out ended in a CR whose LF may be the next byte
@@ -84,6 +85,11 @@ class UsageFilter:
         """Give back the event that waits for its successor, if one does: the successor is late, or will not come."""
         finish, self._finish = self._finish, b""
         return finish
+
+    def release_late(self, *, is_last: bool = False) -> bytes:
+        """The same for an event that waited at the last call already, or at any rate if no more will come."""
+        was_there, self._waited = self._waited, self._finish
+        return self.release() if is_last or (was_there and was_there is self._finish) else b""
 
     def _pass(self, event: bytes) -> bytes:
         """Give back what goes on when this whole event has come: the one that waited, and this one or nothing of it."""

@@ -52,11 +52,11 @@ class Cells:
         self._map.close()
 
 
-def create_cells(path: Path, layout: Layout, writer: Writer | None = None) -> Cells:
+def create_cells(path: Path, layout: Layout, writer: Writer | None = None, *, heir_of: Path | None = None) -> Cells:
     """The writer's array at this path. It goes on with the values that are there, else it is all 0.
 
-    With a kind of ``writer``, its gauges begin as `reset_gauges` would set them wherever nothing was there, also in the blocks
-    that are new to an array of another layout.
+    It takes over from the array at ``heir_of``, or from the one at ``path`` itself. With a kind of ``writer``, its gauges
+    begin as `reset_gauges` would set them wherever nothing was there, also in the blocks that are new.
 
     An array of another layout gives the values of the blocks that both have, so that counters survive a reload. There must
     be only one writer for a path at a time. A new file appears complete or not at all, and an old one that does not fit is
@@ -78,7 +78,7 @@ def create_cells(path: Path, layout: Layout, writer: Writer | None = None) -> Ce
         if writer is not None:
             for cell, start in gauge_starts(layout, writer):
                 mapped[_HEADER.size + cell * _CELL_BYTES : _HEADER.size + (cell + 1) * _CELL_BYTES] = struct.pack("=d", start)
-        _take_over(path, layout, mapped)
+        _take_over(heir_of or path, layout, mapped)
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)

@@ -31,7 +31,7 @@ def test_the_configuration_of_the_gateway_is_valid(tmp_path: Path) -> None:
 
 def test_the_processes_of_the_gateway_are_told_apart() -> None:
     """The command lines that the supervisor really uses are recognised; a process without a part is the proxy's own."""
-    children = commands(Path("c.yaml"), 2, Path("run"), 3, 4)
+    children = commands(Path("c.yaml"), Path("run"), [3, 5], 4)
     roles = [the_gateway().role_of(" ".join(child.arguments)) for child in children]
 
     assert sorted(roles) == ["control", "serving", "serving"]

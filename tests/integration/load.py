@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import aiohttp
 
@@ -50,11 +50,13 @@ class Watch:
     def _take(self, text: str) -> None:
         self.scrapes += 1
         self.answered_at = time.monotonic()
-        for name, figure in _COUNTER.findall(text):
-            value, before = float(figure), self._seen.get(name, 0.0)
-            if value < before:
-                self.went_back.append(f"{name}: {before} -> {value} in scrape {self.scrapes}")
-            self._seen[name] = value
+        before, self._seen = self._seen, {name: float(figure) for name, figure in _COUNTER.findall(text)}
+        # What was not on the last page, such as a worker that was removed, may begin anew.
+        self.went_back += [
+            f"{name}: {before[name]} -> {value} in scrape {self.scrapes}"
+            for name, value in self._seen.items()
+            if value < before.get(name, 0.0)
+        ]
 
 
 @asynccontextmanager
@@ -88,6 +90,19 @@ async def client_of(gateway: Gateway) -> tuple[RawClient, str]:
     return client, process_of(await client.request("GET", "/v1/models"))
 
 
+async def clients_of_each(gateway: Gateway, stack: AsyncExitStack, count: int, processes: int = 2) -> list[list[RawClient]]:
+    """So many kept connections to each serving process. TimeoutError when one of them gets too few."""
+    found: dict[str, list[RawClient]] = {}
+    async with asyncio.timeout(20):
+        while len(found) < processes or min(map(len, found.values())) < count:
+            client, process = await client_of(gateway)
+            if len(found.setdefault(process, [])) < count:
+                found[process].append(await stack.enter_async_context(client))
+            else:
+                client.close()
+    return list(found.values())
+
+
 def id_of(answer: Answer) -> str:
     """The id that the gateway gave the request."""
     assert answer.head is not None, answer
@@ -110,9 +125,16 @@ def worker_of(answer: Answer) -> str:
 async def all_up(gateway: Gateway, processes: int) -> None:
     """Wait until so many serving processes take connections and control shows their figures."""
     await gateway.metrics_when(lambda metrics: len(metrics.matching("ridgeline_loop_lag_seconds")) == processes, 20.0)
-    async with asyncio.timeout(10):
-        while "ridgeline is up" not in gateway.stderr:
-            await asyncio.sleep(0.02)
+    await eventually(lambda: "ridgeline is up" in gateway.stderr)
+
+
+async def eventually(holds: Callable[[], bool], timeout_seconds: float = 10.0) -> None:
+    """Wait until it holds. TimeoutError if it never does."""
+    async with asyncio.timeout(timeout_seconds):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.01)
 
 
 async def requests_in_turn(client: RawClient, count: int) -> list[Answer]:

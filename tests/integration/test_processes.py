@@ -8,6 +8,10 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,20 +21,23 @@ from tests.integration.load import (
     all_up,
     chat_bytes,
     client_of,
+    clients_of_each,
+    eventually,
     id_of,
     paced,
     process_of,
     requests_in_turn,
-    stream,
     watched,
     worker_of,
 )
 from tests.integration.raw_client import Answer, End, RawClient
+from tests.integration.scene import CHAT, chat_body
 from tests.integration.scripted_worker import Received, ScriptedWorker
 from tests.integration.steps import Script, Send, Until
 
 STREAMS = 40
 TOKENS = 20
+MOST_RECORDS_ON_THE_WAY = 100  # sent but not yet written down, at the pace of these tests
 PLAIN = [Send(chat_answer("x", usage=usage_of(5, 1)))]
 
 
@@ -47,20 +54,29 @@ async def gateway(worker: ScriptedWorker, other_worker: ScriptedWorker) -> Async
         yield one
 
 
-async def started(gateway: Gateway, workers: Sequence[ScriptedWorker], count: int = STREAMS) -> list[asyncio.Task[Answer]]:
-    """Streams that have all reached a worker and have some way to go."""
-    tasks = [asyncio.create_task(stream(gateway)) for _ in range(count)]
-    async with asyncio.timeout(10):
-        while sum(len(worker.requests) for worker in workers) < count:
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.5)
-    assert not any(task.done() for task in tasks)
-    return tasks
+@asynccontextmanager
+async def streaming(gateway: Gateway, workers: Sequence[ScriptedWorker]) -> AsyncIterator[list[asyncio.Task[Answer]]]:
+    """Streams, half of them at each process, that have all reached a worker and have some way to go."""
+    async with AsyncExitStack() as stack:
+        clients = list(chain.from_iterable(await clients_of_each(gateway, stack, STREAMS // 2)))
+        tasks = [asyncio.create_task(client.request("POST", CHAT, chat_body(), timeout_seconds=30)) for client in clients]
+        await eventually(lambda: sum(len(worker.requests) for worker in workers) == STREAMS)
+        await asyncio.sleep(0.5)
+        assert not any(task.done() for task in tasks)
+        yield tasks
+
+
+def chat_records(gateway: Gateway) -> list[dict[str, Any]]:
+    return [line for line in gateway.log_lines() if line.get("endpoint") == "chat"]
 
 
 def is_whole(answer: Answer) -> bool:
     texts = [b'"content":"t%d "' % number for number in range(TOKENS)]
-    return answer.end is End.COMPLETE and answer.body.endswith(b"[DONE]\n\n") and all(answer.body.count(text) == 1 for text in texts)
+    return (
+        answer.end is End.COMPLETE
+        and answer.body.endswith(b"[DONE]\n\n")
+        and all(answer.body.count(text) == 1 for text in texts)
+    )
 
 
 async def test_a_killed_serving_process_takes_only_its_own_streams(
@@ -68,16 +84,16 @@ async def test_a_killed_serving_process_takes_only_its_own_streams(
 ) -> None:
     """The other one's streams lose nothing, counters never go back, and their records and gauges are right afterwards."""
     victim = gateway.processes.serving[0]
-    async with watched(gateway) as watch:
-        tasks = await started(gateway, (worker, other_worker))
+    async with watched(gateway) as watch, streaming(gateway, (worker, other_worker)) as tasks:
+        old: set[str] = set()
+        while len(old) < 2:
+            client, process = await client_of(gateway)
+            client.close()
+            old.add(process)
         killed_at = time.monotonic()
         os.kill(victim, signal.SIGKILL)
-        while len(gateway.processes.serving) < 2 or victim in gateway.processes.serving:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(serving := gateway.processes.serving) == 2 and victim not in serving)
         spawned = time.monotonic() - killed_at
-        await gateway.metrics_when(lambda metrics: len(metrics.matching("ridgeline_loop_lag_seconds")) == 2)
-        answers = await asyncio.gather(*tasks)
-        old = {process_of(answer) for answer in answers}
         while True:
             client, process = await client_of(gateway)
             client.close()
@@ -85,6 +101,7 @@ async def test_a_killed_serving_process_takes_only_its_own_streams(
                 break
             assert time.monotonic() - killed_at < 10, "the new process gets no connections"
         recovered = time.monotonic() - killed_at
+        answers = await asyncio.gather(*tasks)
         metrics = await gateway.metrics_when(lambda metrics: metrics.total("ridgeline_in_flight_requests") == 0)
 
     whole = [answer for answer in answers if is_whole(answer)]
@@ -100,8 +117,8 @@ async def test_a_killed_serving_process_takes_only_its_own_streams(
     assert min(len(whole), len(cut)) >= 5
     assert watch.went_back == []
     assert watch.misses == []
-    records = await gateway.records(len(whole))
-    outcomes = {record["request_id"]: record["outcome"] for record in records if record["endpoint"] == "chat"}
+    await asyncio.sleep(0.2)  # a record too many would be there by now
+    outcomes = {record["request_id"]: record["outcome"] for record in chat_records(gateway)}
     assert outcomes == {id_of(answer): "ok" for answer in whole}
     assert metrics.total("ridgeline_requests_total", endpoint="chat") == len(whole)
     assert metrics.total("ridgeline_in_flight_tokens") == 0
@@ -111,22 +128,23 @@ async def test_nothing_is_lost_when_control_is_killed(
     gateway: Gateway, worker: ScriptedWorker, other_worker: ScriptedWorker
 ) -> None:
     """All streams go on, all their records arrive at the next control process, and counters go on where they were."""
-    async with watched(gateway) as watch:
-        tasks = await started(gateway, (worker, other_worker))
+    async with watched(gateway) as watch, streaming(gateway, (worker, other_worker)) as tasks:
         control = gateway.processes.control
         assert control is not None
-        scrapes, killed_at = watch.scrapes, time.monotonic()
+        killed_at = time.monotonic()
         os.kill(control, signal.SIGKILL)
-        async with asyncio.timeout(15):
-            while watch.scrapes == scrapes or gateway.processes.control in (None, control):
-                await asyncio.sleep(0.01)
-            while watch.answered_at < killed_at + 0.05 or not watch.misses:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(watch.misses) > 0)
+        scrapes = watch.scrapes
+        await eventually(lambda: watch.scrapes > scrapes)
         recovered = watch.answered_at - killed_at
         answers = await asyncio.gather(*tasks)
-        records = await gateway.records(STREAMS)
+        await gateway.metrics_when(lambda metrics: metrics.total("ridgeline_in_flight_requests") == 0)
+        await eventually(lambda: len(chat_records(gateway)) == STREAMS)
+        records = chat_records(gateway)
 
-    print(f"\ncontrol killed under {STREAMS} streams: metrics again after {recovered:.2f} s, {len(watch.misses)} scrapes missed")
+    print(
+        f"\ncontrol killed under {STREAMS} streams: metrics again after {recovered:.2f} s, {len(watch.misses)} scrapes missed"
+    )
     assert all(map(is_whole, answers))
     assert watch.went_back == []
     assert recovered < 5
@@ -147,6 +165,7 @@ async def test_control_killed_again_and_again_loses_few_records(gateway: Gateway
             (answer,) = await requests_in_turn(client, 1)
             assert answer.status == 200
             count += 1
+            await asyncio.sleep(0.005)  # control keeps up
         return count
 
     tasks = [asyncio.create_task(ask(client)) for client in clients]
@@ -155,116 +174,103 @@ async def test_control_killed_again_and_again_loses_few_records(gateway: Gateway
         control = gateway.processes.control
         assert control is not None
         os.kill(control, signal.SIGKILL)
-        async with asyncio.timeout(10):
-            while gateway.processes.control in (None, control):
-                await asyncio.sleep(0.01)
+        await eventually(lambda killed=control: gateway.processes.control not in (None, killed))
         await gateway.ready(gateway.observe_url)
     is_over.set()
     total = sum(await asyncio.gather(*tasks))
     for client in clients:
         client.close()
     metrics = await gateway.metrics()
-    await asyncio.sleep(0.7)
-    logged = [record["request_id"] for record in await gateway.records(1) if record["endpoint"] == "chat"]
+    logged: list[str] = []
+    while len(now := [record["request_id"] for record in chat_records(gateway)]) > len(logged):
+        logged = now
+        await asyncio.sleep(1.0)
+    dropped = metrics.total("ridgeline_records_dropped_total")
 
-    print(f"\ncontrol killed twice under {total} requests: {total - len(logged)} records lost")
+    print(f"\ncontrol killed twice under {total} requests: {total - len(logged)} records lost, {dropped} of them counted")
     assert metrics.total("ridgeline_requests_total", endpoint="chat", outcome="ok") == total
     assert len(set(logged)) == len(logged)
-    assert total - len(logged) <= 0.2 * total
+    assert total - len(logged) - dropped <= 2 * MOST_RECORDS_ON_THE_WAY
 
 
 async def test_processes_see_each_others_load(gateway: Gateway, worker: ScriptedWorker, other_worker: ScriptedWorker) -> None:
     """A request that one process has at a worker makes the other prefer the idle one, until it ends or its process dies."""
     may_end = asyncio.Event()
     held = [*paced(2, 0)[:3], Until(may_end), *paced(2, 0)[3:]]
-    clients: dict[str, RawClient] = {}
-    async with asyncio.timeout(10):
-        while len(clients) < 2:
-            client, process = await client_of(gateway)
-            if process in clients:
-                client.close()
-            else:
-                clients[process] = client
-    one, other = clients.values()
     worker.script = other_worker.script = lambda request: held if b'"stream": true' in request.body else PLAIN
     names = {each.url.removeprefix("http://") for each in (worker, other_worker)}
+    async with AsyncExitStack() as stack:
+        (one,), (other,) = await clients_of_each(gateway, stack, 1)
+        await asyncio.sleep(0.6)  # processes look for new ones twice a second
 
-    await one.send(chat_bytes(max_tokens=5000))
-    start = await one.read_until(b"\n\n")
-    (busy,) = {each.url.removeprefix("http://") for each in (worker, other_worker) if each.requests}
-    preferred = {worker_of(answer) for answer in await requests_in_turn(other, 12)}
-    assert preferred == names - {busy}
-    may_end.set()
-    assert (await one.read_answer(start=start)).end is End.COMPLETE
-    assert {worker_of(answer) for answer in await requests_in_turn(other, 12)} == names
+        async def workers_of_other() -> set[str]:
+            return {worker_of(answer) for answer in await requests_in_turn(other, 12)}
 
-    may_end.clear()
-    await one.send(chat_bytes(max_tokens=5000))
-    await one.read_until(b"\n\n")
-    assert len({worker_of(answer) for answer in await requests_in_turn(other, 12)}) == 1
-    before = await gateway.metrics()
-    assert before.total("ridgeline_in_flight_requests") == 1
-    killed_at = time.monotonic()
-    for pid in gateway.processes.serving:
-        if await _serves(one, pid):
-            os.kill(pid, signal.SIGKILL)
-    await gateway.metrics_when(lambda metrics: metrics.total("ridgeline_in_flight_requests") == 0)
-    print(f"\nload of a killed process gone after {time.monotonic() - killed_at:.2f} s")
-    assert {worker_of(answer) for answer in await requests_in_turn(other, 12)} == names
-    one.close()
-    other.close()
+        await one.send(chat_bytes(max_tokens=5000))
+        start = await one.read_until(b"\n\n")
+        (busy,) = {each.url.removeprefix("http://") for each in (worker, other_worker) if each.requests}
+        assert await workers_of_other() == names - {busy}
+        may_end.set()
+        assert (await one.read_answer(start=start)).end is End.COMPLETE
+        assert await workers_of_other() == names
+
+        may_end.clear()
+        await one.send(chat_bytes(max_tokens=5000))
+        await one.read_until(b"\n\n")
+        assert len(await workers_of_other()) == 1
+        assert (await gateway.metrics()).total("ridgeline_in_flight_requests") == 1
+        (victim,) = [pid for pid in gateway.processes.serving if _serves(one, pid)]
+        killed_at = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        await gateway.metrics_when(lambda metrics: metrics.total("ridgeline_in_flight_requests") == 0)
+        print(f"\nload of a killed process gone after {time.monotonic() - killed_at:.2f} s")
+        assert await workers_of_other() == names
 
 
-async def _serves(client: RawClient, pid: int) -> bool:
+def _serves(client: RawClient, pid: int) -> bool:
     """Whether this process holds the other end of a client's connection, as its open files and the kernel's table say."""
     port = client._socket.getsockname()[1]
     remote = f"0100007F:{port:04X}"
-    lines = await asyncio.to_thread(lambda: open("/proc/net/tcp").read().splitlines()[1:])
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     inodes = {line.split()[9] for line in lines if line.split()[2] == remote}
-    folder = f"/proc/{pid}/fd"
-    links = {os.readlink(f"{folder}/{name}") for name in os.listdir(folder)}
+    links = {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}
     return any(f"socket:[{inode}]" in links for inode in inodes)
 
 
 async def test_drain_under_load_loses_nothing(gateway: Gateway, worker: ScriptedWorker, other_worker: ScriptedWorker) -> None:
     """SIGTERM: all streams run to their end and are in the log, nobody is let in, and then everything is gone."""
-    idle, _ = await client_of(gateway)
-    tasks = await started(gateway, (worker, other_worker))
-    told_at = time.monotonic()
-    gateway.supervisor.send_signal(signal.SIGTERM)
-    await asyncio.sleep(0.3)
-    with pytest.raises(ConnectionRefusedError):
-        await RawClient.connect(gateway.base_url)
-    answers = await asyncio.gather(*tasks)
-    async with asyncio.timeout(10):
-        status = await gateway.supervisor.wait()
+    async with streaming(gateway, (worker, other_worker)) as tasks:
+        told_at = time.monotonic()
+        gateway.supervisor.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        with pytest.raises(ConnectionRefusedError):
+            await RawClient.connect(gateway.base_url)
+        answers = await asyncio.gather(*tasks)
+        async with asyncio.timeout(10):
+            status = await gateway.supervisor.wait()
 
     print(f"\ndrained {STREAMS} streams in {time.monotonic() - told_at:.2f} s")
     assert status == 0
     assert all(map(is_whole, answers))
-    records = [record for record in await gateway.records(STREAMS) if record["endpoint"] == "chat"]
-    assert {record["request_id"]: record["outcome"] for record in records} == {id_of(answer): "ok" for answer in answers}
-    idle.close()
+    assert {record["request_id"]: record["outcome"] for record in chat_records(gateway)} == {
+        id_of(answer): "ok" for answer in answers
+    }
 
 
 async def test_totals_are_right_at_once(gateway: Gateway) -> None:
     """The first scrape after a thousand requests has all of them, and twenty scrapes never differ."""
-    clients = [await client_of(gateway) for _ in range(20)]
-    answers = await asyncio.gather(*(requests_in_turn(client, 50) for client, _ in clients))
-    scrapes = [await gateway.metrics() for _ in range(20)]
+    async with AsyncExitStack() as stack:
+        clients = list(chain.from_iterable(await clients_of_each(gateway, stack, 10)))
+        answers = await asyncio.gather(*(requests_in_turn(client, 50) for client in clients))
+        scrapes = [await gateway.metrics() for _ in range(20)]
 
-    shares = Counter(process_of(answer) for batch in answers for answer in batch)
-    print(f"\n1000 requests over the processes: {sorted(shares.values())}")
     assert all(answer.status == 200 for batch in answers for answer in batch)
-    assert len(shares) == 2
     for metrics in scrapes:
         assert metrics.total("ridgeline_requests_total", endpoint="chat", outcome="ok") == 1000
         assert metrics.value("ridgeline_prompt_tokens_total") == 5000
         assert metrics.value("ridgeline_e2e_seconds_count", endpoint="chat") == 1000
         assert metrics.total("ridgeline_attempts_total", result="answered") == 1000
         assert metrics.total("ridgeline_in_flight_requests") == 0
-    for client, _ in clients:
-        client.close()
 
 
 @pytest.mark.parametrize("at_once", [1, 40, 400])

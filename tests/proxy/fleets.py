@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,12 @@ async def running_fleet(run_dir: Path, configured: Topology, overlay: Overlay | 
         fleet = Fleet(configured, overlay, cells, run_dir, view, session)
         stack.push_async_callback(fleet.close)
         yield fleet
+
+
+async def eventually(holds: Callable[[], bool], timeout_seconds: float = 5.0) -> None:
+    """Let the loop run until it holds. TimeoutError if it never does."""
+    async with asyncio.timeout(timeout_seconds):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0)

@@ -204,3 +204,18 @@ def test_only_the_event_that_finishes_the_last_choice_waits():
     assert events.release() == finish[1]
     assert events.feed(USAGE + DONE) == DONE
     assert events.finish() == b""
+
+
+def test_an_event_is_late_only_when_it_waited_at_the_look_before():
+    """A look that falls between the finishing event and its successor does not part them."""
+    finish = TEXT.replace(b"}}]}", b'},"finish_reason":"stop"}]}')
+    events = UsageFilter()
+    events.feed(finish)
+
+    assert events.release_late() == b""
+    assert events.release_late() == finish
+    assert events.release_late() == b""
+
+    other = UsageFilter()
+    other.feed(finish)
+    assert other.release_late(is_last=True) == finish
