@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 class WorkerConnection(asyncio.Protocol):
     """One connection; while `exchange` is set, everything that happens on it is that exchange's business."""
 
-    __slots__ = ("_connections", "exchange", "idle_at", "is_open", "is_reused", "transport")
+    __slots__ = ("_connections", "_is_paused", "exchange", "idle_at", "is_open", "is_reused", "transport")
 
     transport: asyncio.Transport  # once it is made
 
     def __init__(self, connections: WorkerConnections) -> None:
         self._connections = connections
         self.exchange: Exchange | None = None
+        self._is_paused = False
         self.is_open = False
         self.is_reused = False  # has carried an exchange before
         self.idle_at = 0.0  # since when it has been unused, while it is
@@ -65,16 +66,19 @@ class WorkerConnection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Read no more until `resume`: the client is slower than the worker."""
-        if self.is_open:
+        if self.is_open and not self._is_paused:
+            self._is_paused = True
             self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
-        if self.is_open:
+        if self.is_open and self._is_paused:
+            self._is_paused = False
             self.transport.resume_reading()
 
     def release(self) -> None:
         """The exchange is over and the worker keeps the connection: it can carry another."""
+        self.resume()  # the last bytes of an answer may have been too many for its client at once
         self._connections.give_back(self)
 
     def close(self) -> None:
