@@ -10,8 +10,8 @@ from telemetry.meter import Measurements, StreamMeter
 from telemetry.record import NoToken, Outcome, RequestRecord
 
 if TYPE_CHECKING:
-    from proxy.exchange import Exchange
     from proxy.framing import AnswerHead
+    from proxy.progress import Progress
     from proxy.state import ServingState
 
 _NOTHING = Measurements()
@@ -37,7 +37,7 @@ def judge(answer: AnswerHead, found: Measurements) -> tuple[Outcome, str | None]
     return Outcome.CLIENT_ERROR, "worker_refused"
 
 
-def account(exchange: Exchange, outcome: Outcome, reason: str | None, now: float) -> None:
+def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float) -> None:
     """Make the record of an exchange that ended at ``now``, count it and send it to the control process."""
     state = exchange.state
     decision, prepared, answer, key = exchange.decision, exchange.prepared, exchange.answer, exchange.key
@@ -110,7 +110,7 @@ def account(exchange: Exchange, outcome: Outcome, reason: str | None, now: float
         estimated_prompt_tokens=None if prepared is None else prepared.estimate.tokens,
         max_tokens=None if request is None else request.max_tokens,
         request_bytes=exchange.request_bytes,
-        answer_bytes=0 if exchange.relay is None else exchange.relay.answer_bytes,
+        answer_bytes=exchange.answer_bytes,
         no_token=_no_token(exchange, found) if is_stream and ttft is None else None,
         missing_end=found.missing_end,
         trace_id=exchange.head.trace_id,
@@ -119,7 +119,7 @@ def account(exchange: Exchange, outcome: Outcome, reason: str | None, now: float
     state.sender.put(record)
 
 
-def _cached(state: ServingState, exchange: Exchange, found: Measurements) -> tuple[int | None, bool]:
+def _cached(state: ServingState, exchange: Progress, found: Measurements) -> tuple[int | None, bool]:
     """Cached tokens, and whether 0 was inferred: some versions leave the details out when nothing was cached.
 
     ``None`` when the worker did not say, and for a batch, of which it says what one prompt had.
@@ -136,19 +136,19 @@ def _cached(state: ServingState, exchange: Exchange, found: Measurements) -> tup
     return (0, True) if is_told else (None, False)
 
 
-def _delivered(exchange: Exchange, ttft: float | None) -> float | None:
+def _delivered(exchange: Progress, ttft: float | None) -> float | None:
     """TTFT and what it took to hand that token on; ``None`` for a client that was not taking bytes all the time."""
     if ttft is None or exchange.write_seconds is None or exchange.client_wait_seconds:
         return None
     return ttft + exchange.write_seconds
 
 
-def _overhead(exchange: Exchange) -> float | None:
+def _overhead(exchange: Progress) -> float | None:
     """The gateway's own work on both ways; ``None`` unless an answer was written."""
     return None if exchange.write_seconds is None else exchange.own_seconds + exchange.write_seconds
 
 
-def _no_token(exchange: Exchange, found: Measurements) -> NoToken:
+def _no_token(exchange: Progress, found: Measurements) -> NoToken:
     answer = exchange.answer
     if answer is None:
         return NoToken.NOT_ANSWERED

@@ -9,10 +9,10 @@ from telemetry.meter import StreamMeter
 from telemetry.record import Outcome, Phase
 
 if TYPE_CHECKING:
-    from proxy.exchange import Exchange
+    from proxy.progress import Progress
 
 
-def overdue(exchange: Exchange, now: float) -> ProxyError | None:
+def overdue(exchange: Progress, now: float) -> ProxyError | None:
     """The error that a request ends with because of the time, or None. Looked at about twice a second."""
     limits = exchange.limits
     if exchange.received_at is None:
@@ -40,7 +40,7 @@ def _timeout(code: str, text: str, outcome: Outcome = Outcome.TIMEOUT) -> Worker
     return WorkerFault(code, text, status=504, outcome=outcome)
 
 
-def _last_sign_at(exchange: Exchange) -> float:
+def _last_sign_at(exchange: Progress) -> float:
     """When the worker last sent what counts: an event that is no comment in a stream, any byte otherwise."""
     relay = exchange.relay
     last_data_at = exchange.last_data_at or 0.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from proxy import answers
 from proxy.account import account, judge
 from proxy.deadlines import overdue
-from proxy.dispatch import Prepared, admit, decide, prepare
+from proxy.dispatch import admit, decide, prepare
 from proxy.errors import (
     ProxyError,
     WorkerFault,
@@ -26,18 +26,14 @@ from proxy.errors import (
     shutting_down,
 )
 from proxy.framing import AnswerHead, Framing, FramingError, take_answer_head
+from proxy.progress import Progress
 from proxy.relay import Relay, make_meter
-from routing.policy import Decision, total_tokens
-from routing.topology import Key, Limits
-from telemetry.meter import Measurements, StreamMeter
+from routing.policy import total_tokens
+from telemetry.meter import NOTHING_READ, Measurements, StreamMeter, read_plain
 from telemetry.record import Outcome, Phase
 
 if TYPE_CHECKING:
-    from proxy.client import ClientConnection
-    from proxy.endpoints import Endpoint
     from proxy.load import Block
-    from proxy.request_head import RequestHead
-    from proxy.state import ServingState
     from proxy.upstream import WorkerConnection
 
 _log = logging.getLogger(__name__)
@@ -48,35 +44,8 @@ _MAX_HELD_BYTES = 64 * 1024  # of an answer whose head is still held
 _JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
 
 
-class Exchange:
-    """A request and what became of it. Instants (``_at``) are monotonic seconds, ``None`` until they happen."""
-
-    # Defaults stand in the class, so that making one costs what is known at its beginning.
-    key: Key | None = None
-    phase = Phase.UPLOAD
-    ended = False
-    received_at: float | None = None
-    request_bytes = 0
-    prepared: Prepared | None = None
-    decision: Decision | None = None
-    attempts = 0
-    connection: WorkerConnection | None = None
-    connect_seconds = 0.0
-    sent_at: float | None = None
-    answer: AnswerHead | None = None
-    relay: Relay | None = None
-    first_body_at: float | None = None
-    write_seconds: float | None = None  # from the arrival of the bytes that let the head go to their being written
-    last_data_at: float | None = None
-    found: Measurements | None = None
-    fault: str | None = None  # what was wrong with the worker's answer
-    is_head_sent = False
-    is_held = False  # there is an answer and its head has not gone out
-    status: int | None = None
-    own_seconds = 0.0  # the gateway's own work before the request was sent
-    paused_at: float | None = None
-    resumed_at: float | None = None
-    client_wait_seconds = 0.0
+class Exchange(Progress):
+    """What happens to a request: the calls of the two connections, and how they end."""
 
     _connect_at: float | None = None
     _task: asyncio.Task[None] | None = None  # makes a connection
@@ -87,21 +56,6 @@ class Exchange:
     _prefix = b""  # of an answer's head that is not complete
     _answer_lines = b""
     _held = b""  # of the body, waiting with the head
-
-    def __init__(
-        self, state: ServingState, client: ClientConnection, head: RequestHead, endpoint: Endpoint, started_at: float
-    ) -> None:
-        self.state = state
-        self.client = client
-        self.head = head
-        self.endpoint = endpoint
-        self.started_at = started_at  # first byte of the request
-        self.request_id = head.request_id or state.new_request_id()
-        self.limits: Limits = state.topology.limits
-
-    def __repr__(self) -> str:
-        worker = self.decision.worker.name if self.decision else "no worker"
-        return f"<Exchange {self.request_id} {'ended' if self.ended else self.phase.value}, {worker}>"
 
     # The request
 
@@ -248,15 +202,28 @@ class Exchange:
             self.answer = answer
             self.fail(gateway_refused())
             return
+        if len(data) == answer.content_length and not answer.streams:
+            self._take_whole_answer(answer, data, now)
+            return
         relay = self._begin_answer(answer, now)
         if data or relay.has_ended:
             self.worker_data(data, now)
 
+    def _take_whole_answer(self, answer: AnswerHead, body: bytes, now: float) -> None:
+        """A plain answer that came in one read, as most do, needs nothing that relays."""
+        self.answer = answer
+        self.first_body_at = now
+        self.phase = Phase.ANSWER
+        self.answer_bytes = len(body)
+        self._answer_lines = self._lines(answer, Framing.LENGTH, now)
+        self._held = body
+        self.release_head(names_worker=True)
+        self.write_seconds = clock() - now
+        self._end_answer(answer, read_plain(body) if answer.is_json else NOTHING_READ, b"", can_keep=True)
+
     def _begin_answer(self, answer: AnswerHead, now: float) -> Relay:
-        prepared, received_at, sent_at = self.prepared, self.received_at, self.sent_at
+        prepared = self.prepared
         assert prepared is not None
-        assert received_at is not None
-        assert sent_at is not None
         self.answer = answer
         self.relay = relay = Relay(
             answer,
@@ -265,15 +232,21 @@ class Exchange:
             is_http11=self.head.is_http11,
             choices=prepared.request.choices,
         )
-        self._answer_lines = answers.answer_lines(
-            answer,
-            relay.framing,
-            request_id=self.request_id,
-            closes=not self.client.will_keep_alive or relay.framing is Framing.CLOSE,
-            timing=(received_at - self.started_at, self.connect_seconds, now - sent_at),
-        )
+        self._answer_lines = self._lines(answer, relay.framing, now)
         self.is_held = True
         return relay
+
+    def _lines(self, answer: AnswerHead, framing: Framing, now: float) -> bytes:
+        received_at, sent_at = self.received_at, self.sent_at
+        assert received_at is not None
+        assert sent_at is not None
+        return answers.answer_lines(
+            answer,
+            framing,
+            request_id=self.request_id,
+            closes=not self.client.will_keep_alive or framing is Framing.CLOSE,
+            timing=(received_at - self.started_at, self.connect_seconds, now - sent_at),
+        )
 
     def _take_first_body(self, relay: Relay, out: bytes, now: float) -> None:
         """The head goes out with the first event of a stream, or the first bytes of anything else."""
@@ -306,20 +279,25 @@ class Exchange:
         self.client.transport.write(b"%b%b\r\n%b" % (self._answer_lines, named, held))
 
     def _answer_complete(self, relay: Relay, now: float) -> None:
-        answer, connection = self.answer, self.connection
+        answer = self.answer
         assert answer is not None
-        self.found = found = relay.finish(now)
+        self._end_answer(answer, relay.finish(now), relay.rest, can_keep=relay.framing is not Framing.CLOSE)
+
+    def _end_answer(self, answer: AnswerHead, found: Measurements, rest: bytes, *, can_keep: bool) -> None:
+        """The answer is complete; ``rest`` came behind it, and ``can_keep`` says whether its end shows in the framing."""
+        connection = self.connection
+        self.found = found
         self.connection = None
         if connection is not None:
             connection.exchange = None
-            if answer.keeps_alive and not relay.rest and connection.has_sent_all:
+            if answer.keeps_alive and not rest and connection.has_sent_all:
                 connection.release()
             else:
                 connection.close()
         self._leave_worker("answered")
         outcome, reason = judge(answer, found)
         self._end(outcome, reason, clock())
-        self.client.answer_done(relay.framing is not Framing.CLOSE)
+        self.client.answer_done(can_keep)
 
     def worker_lost(self, error: Exception | None) -> None:
         """The worker's connection ended under the request."""
@@ -444,6 +422,8 @@ class Exchange:
 
     def _end(self, outcome: Outcome, reason: str | None, now: float) -> None:
         self.ended = True
+        if self.relay is not None:
+            self.answer_bytes = self.relay.answer_bytes
         if self.paused_at is not None:
             self.client_wait_seconds += now - self.paused_at
         self.state.exchanges.discard(self)

@@ -69,6 +69,11 @@ class AnswerHead:
     is_encoded: bool  # a Content-Encoding other than identity
 
     @property
+    def is_json(self) -> bool:
+        """Whether the body is JSON that can be read as it is."""
+        return self.content_type.startswith(b"application/json") and not self.is_encoded
+
+    @property
     def streams(self) -> bool:
         """Whether the body is a stream of server-sent events, encoded or not."""
         return self.content_type.startswith(b"text/event-stream")

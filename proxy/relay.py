@@ -20,11 +20,9 @@ _TABLE = len(SIZE_LINES)
 
 def make_meter(answer: AnswerHead, choices: int) -> Meter:
     """The meter that can read this answer. ``choices`` is how many finish reasons a whole answer has."""
-    if answer.is_encoded:
-        return NoMeter()
     if answer.is_event_stream:
         return StreamMeter(choices, GAP_BOUNDS)
-    return PlainMeter() if answer.content_type.startswith(b"application/json") else NoMeter()
+    return PlainMeter() if answer.is_json else NoMeter()
 
 
 class Relay:

@@ -265,6 +265,7 @@ def commands(config: Path, directory: Path, listen_fds: Sequence[int], parent_fd
                 is_serving=True,
                 arguments=[
                     sys.executable,
+                    "-O",  # asserts there only narrow types
                     "-m",
                     "proxy.serving",
                     *shared,

@@ -306,6 +306,28 @@ class StreamMeter:
         return None
 
 
+def read_plain(body: bytes) -> Measurements:
+    """What a whole plain answer says."""
+    event, faults = read_event(body)
+    found = Measurements(is_complete=True, faults=faults)
+    if event.usage is not None:
+        found.usage, faults = event.usage.checked()
+        found.usage_is_final = True
+        found.faults += faults
+    if event.error or event.object == "error":
+        found.is_error = event.is_error
+    for choice in event.choices or ():
+        if choice.finish_reason:
+            found.finish_reasons = (*found.finish_reasons, choice.finish_reason)
+        if choice.has_token:
+            found.token_events += 1
+    return found
+
+
+NOTHING_READ = Measurements(is_unmetered=True, is_complete=True)
+"""Of an answer that cannot be read: compressed, or of a kind that has no tokens."""
+
+
 class PlainMeter:
     """Reads one JSON answer; it has no first token, since nobody saw one."""
 
@@ -335,19 +357,8 @@ class PlainMeter:
             found.is_complete = True
             return found
         pieces = self._pieces
-        event, found.faults = read_event(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if event.usage is not None:
-            found.usage, faults = event.usage.checked()
-            found.usage_is_final = True
-            found.faults += faults
-        found.is_error = event.is_error
-        for choice in event.choices or ():
-            if choice.finish_reason:
-                found.finish_reasons = (*found.finish_reasons, choice.finish_reason)
-            if choice.has_token:
-                found.token_events += 1
-        found.is_complete = True
-        return found
+        self.found = read_plain(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        return self.found
 
 
 class NoMeter:

@@ -101,7 +101,7 @@ def test_real_commands_carry_what_each_process_needs() -> None:
 
     shared = ["--run-dir", "/run/x", "--parent-fd", "7", "--processes", "2"]
     assert control.arguments[1:] == ["-m", "proxy.control", "--config", "g.yaml", *shared]
-    assert first.arguments[1:] == ["-m", "proxy.serving", *shared, "--slot", "0", "--listen-fd", "5"]
+    assert first.arguments[1:] == ["-O", "-m", "proxy.serving", *shared, "--slot", "0", "--listen-fd", "5"]
     assert second.arguments[-4:] == ["--slot", "1", "--listen-fd", "6"]
     assert [command.is_serving for command in (control, first, second)] == [False, True, True]
 

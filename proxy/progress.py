@@ -1,0 +1,68 @@
+"""What is known of a request so far: all that its deadlines and its record are made from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from routing.topology import Limits
+from telemetry.record import Phase
+
+if TYPE_CHECKING:
+    from proxy.client import ClientConnection
+    from proxy.dispatch import Prepared
+    from proxy.endpoints import Endpoint
+    from proxy.framing import AnswerHead
+    from proxy.relay import Relay
+    from proxy.request_head import RequestHead
+    from proxy.state import ServingState
+    from proxy.upstream import WorkerConnection
+    from routing.policy import Decision
+    from routing.topology import Key
+    from telemetry.meter import Measurements
+
+
+class Progress:
+    """A request and what has become of it. Instants (``_at``) are monotonic seconds, ``None`` until they happen."""
+
+    # Defaults stand in the class, so that making one costs what is known at its beginning.
+    key: Key | None = None
+    phase = Phase.UPLOAD
+    ended = False
+    received_at: float | None = None
+    request_bytes = 0
+    answer_bytes = 0  # of the answer's body, as the worker sent it
+    prepared: Prepared | None = None
+    decision: Decision | None = None
+    attempts = 0
+    connection: WorkerConnection | None = None
+    connect_seconds = 0.0
+    sent_at: float | None = None
+    answer: AnswerHead | None = None
+    relay: Relay | None = None
+    first_body_at: float | None = None
+    write_seconds: float | None = None  # from the arrival of the bytes that let the head go to their being written
+    last_data_at: float | None = None
+    found: Measurements | None = None
+    fault: str | None = None  # what was wrong with the worker's answer
+    is_head_sent = False
+    is_held = False  # there is an answer and its head has not gone out
+    status: int | None = None
+    own_seconds = 0.0  # the gateway's own work before the request was sent
+    paused_at: float | None = None
+    resumed_at: float | None = None
+    client_wait_seconds = 0.0
+
+    def __init__(
+        self, state: ServingState, client: ClientConnection, head: RequestHead, endpoint: Endpoint, started_at: float
+    ) -> None:
+        self.state = state
+        self.client = client
+        self.head = head
+        self.endpoint = endpoint
+        self.started_at = started_at  # first byte of the request
+        self.request_id = head.request_id or state.new_request_id()
+        self.limits: Limits = state.topology.limits
+
+    def __repr__(self) -> str:
+        worker = self.decision.worker.name if self.decision else "no worker"
+        return f"<Exchange {self.request_id} {'ended' if self.ended else self.phase.value}, {worker}>"
