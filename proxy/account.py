@@ -90,7 +90,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         ttft_seconds=ttft,
         ttft_visible_seconds=visible,
         ttft_first_byte_seconds=first_body,
-        ttft_delivered_seconds=_delivered(exchange, ttft),
+        ttft_delivered_seconds=None if ttft is None else _delivered(exchange, ttft),
         upstream_ttft_seconds=upstream_ttft,
         tpot_seconds=tpot,
         stall_ratio=found.stall_ratio,
@@ -136,9 +136,9 @@ def _cached(state: ServingState, exchange: Progress, found: Measurements) -> tup
     return (0, True) if is_told else (None, False)
 
 
-def _delivered(exchange: Progress, ttft: float | None) -> float | None:
+def _delivered(exchange: Progress, ttft: float) -> float | None:
     """TTFT and what it took to hand that token on; ``None`` for a client that was not taking bytes all the time."""
-    if ttft is None or exchange.write_seconds is None or exchange.client_wait_seconds:
+    if exchange.write_seconds is None or exchange.client_wait_seconds:
         return None
     return ttft + exchange.write_seconds
 

@@ -11,7 +11,7 @@ import typer
 
 app = typer.Typer(
     name="ridgeline",
-    help="OpenAI-compatible gateway for vLLM fleets that knows how fast your GPUs could be.",
+    help="OpenAI-compatible gateway for vLLM fleets that measures every request as it passes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,  # locals may hold keys

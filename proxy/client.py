@@ -129,7 +129,7 @@ class ClientConnection(asyncio.Protocol):
     # Requests
 
     def _take_head(self, data: bytes) -> None:
-        if data.startswith((b"\r", b"\n")):  # left over from the last request, as some clients do
+        if data[:1] <= b"\r":  # left over from the last request, as some clients do
             data = data.lstrip(b"\r\n")
         end = data.find(b"\r\n\r\n")
         if end < 0:
@@ -156,7 +156,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _begin(self, head: RequestHead, rest: bytes) -> None:
         state = self._shared
-        if head.path in PROBES and head.method in (b"GET", b"HEAD"):
+        if head.method != b"POST" and head.path in PROBES and head.method in (b"GET", b"HEAD"):
             self._reply_to_probe(head, rest)
             return
         endpoint = state.endpoints.find(head.method, head.path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -200,6 +201,7 @@ def main() -> int:
     """Run the process; return its exit code."""
     options = parse_options(sys.argv[1:])
     os.nice(_NICENESS)
+    gc.set_threshold(20_000, 50, 100)  # records die by themselves; looking for cycles among them finds nothing
     configure_logging()
     try:
         config, text = first_config(options.config, os.environ, options.run_dir)

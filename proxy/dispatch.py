@@ -88,4 +88,6 @@ def _refusal(why: Impossible, prepared: Prepared, tried: Collection[str]) -> Pro
         )
     if tried:
         return WorkerFault("worker_unreachable", "No worker could be reached for this model.")
-    return Refusal(503, "no_worker", "No worker is up for this model.", reason=Rejection.NO_WORKER, retry_after_seconds=2)
+    return Refusal(
+        503, "no_worker", "No worker takes requests for this model now.", reason=Rejection.NO_WORKER, retry_after_seconds=2
+    )

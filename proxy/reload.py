@@ -70,7 +70,7 @@ class Reloader:
         self.asked = asyncio.Event()
         self._path = path
         self._environ = environ
-        self._config = config
+        self._at_start = self._told = config
         self._fleet = fleet
         self._run_dir = run_dir
         self._seen = self._fingerprint() if text is None else sha256(text.encode()).digest()
@@ -108,7 +108,6 @@ class Reloader:
             _log.error("the configuration was not reloaded, the old one stays in force: %s", error.strerror)
         else:
             self._tell(config)
-            self._config = config
             self._fleet.cells.values[_OK] += 1
             return True
         self._fleet.cells.values[_FAILED] += 1
@@ -117,8 +116,10 @@ class Reloader:
     def _tell(self, config: Config) -> None:
         _log.info("configuration reloaded: %d workers", len(self._fleet.topology.workers))
         for name in _AT_START_ONLY:
-            if getattr(config, name) != getattr(self._config, name):
-                _log.warning("%s has changed; that takes effect at the next start", name)
+            value = getattr(config, name)
+            if value not in (getattr(self._at_start, name), getattr(self._told, name)):
+                _log.warning("%s is not the one in force; that takes effect at the next start", name)
+        self._told = config
         for warning in warnings_of(config):
             _log.warning("%s", warning)
 

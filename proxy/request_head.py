@@ -35,36 +35,21 @@ _NOTED = _NOT_FORWARDED | {b"content-encoding", b"traceparent"}  # everything th
 
 
 class RequestHead:
-    """One request's head. `forwarded` are the header lines that a worker gets as they are."""
+    """One request's head."""
 
-    __slots__ = (
-        "api_key",
-        "content_length",
-        "expects_continue",
-        "forwarded",
-        "is_chunked",
-        "is_encoded",
-        "is_http11",
-        "keeps_alive",
-        "method",
-        "path",
-        "request_id",
-        "trace_id",
-    )
-
-    def __init__(self) -> None:
-        self.method = b""
-        self.path = b""  # without query
-        self.is_http11 = True
-        self.keeps_alive = True
-        self.content_length: int | None = None
-        self.is_chunked = False
-        self.is_encoded = False  # a Content-Encoding other than identity
-        self.expects_continue = False
-        self.api_key: bytes | None = None  # what came as Bearer
-        self.request_id: str | None = None  # the client's, if it is safe to repeat
-        self.trace_id: str | None = None
-        self.forwarded = b""
+    # Defaults stand in the class, so that making one costs what it says.
+    method = b""
+    path = b""  # without query
+    is_http11 = True
+    keeps_alive = True
+    content_length: int | None = None
+    is_chunked = False
+    is_encoded = False  # a Content-Encoding other than identity
+    expects_continue = False
+    api_key: bytes | None = None  # what came as Bearer
+    request_id: str | None = None  # the client's, if it is safe to repeat
+    trace_id: str | None = None
+    forwarded = b""  # the header lines that a worker gets as they are
 
     def __repr__(self) -> str:
         return f"<RequestHead {self.method!r} {self.path!r}>"

@@ -319,7 +319,8 @@ def read_plain(body: bytes) -> Measurements:
     for choice in event.choices or ():
         if choice.finish_reason:
             found.finish_reasons = (*found.finish_reasons, choice.finish_reason)
-        if choice.has_token:
+        message = choice.message
+        if (message is not None and message.content) or choice.has_token:
             found.token_events += 1
     return found
 

@@ -170,11 +170,12 @@ class Recorder:
             self._observe(base, _PROMPT_LENGTH, prompt)
             if record.estimated_prompt_tokens:
                 self._observe(base, _ESTIMATE_ERROR, prompt / record.estimated_prompt_tokens)
-            if cached is not None:
-                cells[base + _CACHED] += cached
-                cells[base + _CACHE_KNOWN] += prompt
-            else:
+            if cached is None:
                 cells[base + _CACHE_UNKNOWN] += 1
+            else:
+                cells[base + _CACHE_KNOWN] += prompt
+                if cached:
+                    cells[base + _CACHED] += cached
         if completion is not None:
             cells[base + _COMPLETION] += completion
             if not record.completion_is_estimate:
@@ -186,6 +187,9 @@ class Recorder:
             return
         cells = self._cells
         cells[base + _KEY_REQUESTS + outcome] += 1
-        cells[base + _KEY_PROMPT] += record.prompt_tokens or 0
-        cells[base + _KEY_COMPLETION] += record.completion_tokens or 0
-        cells[base + _KEY_CACHED] += record.cached_tokens or 0
+        if record.prompt_tokens:
+            cells[base + _KEY_PROMPT] += record.prompt_tokens
+        if record.completion_tokens:
+            cells[base + _KEY_COMPLETION] += record.completion_tokens
+        if record.cached_tokens:
+            cells[base + _KEY_CACHED] += record.cached_tokens
