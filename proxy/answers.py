@@ -82,7 +82,9 @@ def answer_lines(
 
     ``timing`` are the seconds of upload, connecting, and waiting for the worker's head, for ``Server-Timing``.
     """
-    if framing is Framing.LENGTH:
+    if head.status == 204:
+        length = b""
+    elif framing is Framing.LENGTH:
         length = b"content-length: %d\r\n" % (head.content_length or 0)
     else:
         length = b"transfer-encoding: chunked\r\n" if framing is Framing.CHUNKED else b""

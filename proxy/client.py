@@ -26,6 +26,7 @@ class _State(Enum):
     HEAD = "head"
     BODY = "body"
     ANSWER = "answer"
+    NEXT = "next"  # answered; what came ahead is looked at in a moment, and what comes now belongs behind it
     LINGER = "linger"  # answered; what still comes is thrown away until the client has closed
     CLOSING = "closing"  # what was written has still to go out
 
@@ -115,7 +116,7 @@ class ClientConnection(asyncio.Protocol):
             self._take_head(self._ahead + data if self._ahead else data)
         elif self._state is _State.BODY:
             self._take_body(data)
-        elif self._state is _State.ANSWER:
+        elif self._state is _State.ANSWER or self._state is _State.NEXT:
             self._ahead += data
             if len(self._ahead) > _MAX_AHEAD_BYTES:
                 # A client may send its next request early, but not without bound. Not to read would be no way out: then its
@@ -236,6 +237,11 @@ class ClientConnection(asyncio.Protocol):
 
     # What exchanges call
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether bytes of an answer still wait for the client to take them."""
+        return self.is_open and self.transport.get_write_buffer_size() > 0
+
     def write(self, data: bytes) -> None:
         """Send bytes to the client, unless it has left."""
         if self.is_open and data:
@@ -286,16 +292,19 @@ class ClientConnection(asyncio.Protocol):
             self._await_next()
 
     def _await_next(self) -> None:
-        self._state = _State.HEAD
         self._since = clock()
         if self._ahead:
-            ahead, self._ahead = self._ahead, b""
             # In a call of its own: many small requests in one read must not grow the stack.
-            self._shared.loop.call_soon(self._resume, ahead)
+            self._state = _State.NEXT
+            self._shared.loop.call_soon(self._take_ahead)
+        else:
+            self._state = _State.HEAD
 
-    def _resume(self, ahead: bytes) -> None:
-        if self.is_open and self._state is _State.HEAD:
-            self._take_head(ahead + self._ahead)
+    def _take_ahead(self) -> None:
+        if self.is_open and self._state is _State.NEXT:
+            self._state = _State.HEAD
+            ahead, self._ahead = self._ahead, b""
+            self._take_head(ahead)
 
     def _linger(self) -> None:
         """The client may still be sending: a plain close would reset the connection before it has read the answer."""

@@ -316,7 +316,12 @@ class Exchange(Progress):
             elif out:
                 self.client.transport.write(out)
             self._answer_complete(relay, now)
-        elif connection.is_reused and not self._prefix and not self._has_retried_stale and now - self.sent_at <= STALE_SECONDS:
+        elif (
+            connection.is_reused
+            and self.last_data_at == self.sent_at
+            and not self._has_retried_stale
+            and now - self.sent_at <= STALE_SECONDS
+        ):
             assert self._load is not None
             self._has_retried_stale = True
             self.state.loads.count_attempt(self._load, "stale")
@@ -384,8 +389,9 @@ class Exchange(Progress):
         if can_tell and relay is not None:
             self.client.write(relay.release_late(is_last=True) + relay.insert(answers.error_event(error)))
         self._end(error.outcome, error.reason, now)
-        # Without the last chunk: a cut must not look like an end. A client that takes no bytes cannot be told.
-        if self.paused_at is None:
+        # Without the last chunk: a cut must not look like an end, which without chunks and length a plain close would. A client
+        # that takes no bytes cannot be told.
+        if self.paused_at is None and relay is not None and relay.framing is not Framing.CLOSE:
             self.client.close()
         else:
             self.client.abort()

@@ -13,6 +13,7 @@ from enum import Enum
 import httptools
 
 MAX_HEAD_BYTES = 64 * 1024
+MAX_INTERIM_HEADS = 16  # before an answer, in one read
 MAX_SIZE_LINE_BYTES = 256  # of a chunk, with its extensions
 MAX_TRAILER_BYTES = 8 * 1024
 
@@ -143,7 +144,7 @@ def parse_answer_head(head: bytes) -> AnswerHead:
             named = (named or set()) | options
     if is_chunked and content_length is not None:
         raise FramingError("both a length and a transfer coding")
-    if status in (204, 304):
+    if status in (204, 205, 304):
         content_length, is_chunked = 0, False
     if named:
         closes = b"close" in named or (closes and b"keep-alive" not in named)
@@ -163,18 +164,20 @@ def take_answer_head(data: bytes) -> tuple[AnswerHead | None, bytes]:
     Interim heads (1xx) are passed over. Raises `FramingError` for an unreadable head, one without end, and a redirect, which
     is never followed and would name the worker to the client.
     """
-    while True:
-        end = data.find(b"\r\n\r\n") + 4
-        if max(end, len(data) if end < 4 else 0) > MAX_HEAD_BYTES:
+    start = 0
+    for _ in range(MAX_INTERIM_HEADS):
+        end = data.find(b"\r\n\r\n", start) + 4
+        if (end if end >= 4 else len(data)) - start > MAX_HEAD_BYTES:
             raise FramingError("a head that is too large")
         if end < 4:
-            return None, data
-        head = parse_answer_head(data[:end])
-        data = data[end:]
+            return None, data[start:]
+        head = parse_answer_head(data[start:end])
+        start = end
         if head.status >= 400 or 200 <= head.status < 300:
-            return head, data
+            return head, data[end:]
         if head.status >= 300:
             raise FramingError("a redirect, which is not followed")
+    raise FramingError("interim answers without end")
 
 
 _AT_SIZE, _IN_DATA, _AFTER_DATA, _IN_TRAILER, _ENDED = range(5)

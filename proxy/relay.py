@@ -138,7 +138,8 @@ class Relay:
         Raises `FramingError` if the body was cut short.
         """
         self.scan()
-        is_over = isinstance(self.meter, StreamMeter) and self.meter.has_end_marker
+        has_marker = isinstance(self.meter, StreamMeter) and self.meter.has_end_marker
+        is_over = has_marker and self.framing is not Framing.LENGTH  # a length that was promised is owed
         if not is_over and (not is_clean or self._decoder is not None or self._left is not None):
             raise FramingError("the connection ended inside the body")
         self.has_ended = True

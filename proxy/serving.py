@@ -77,7 +77,7 @@ async def drain(state: ServingState, server: asyncio.Server) -> None:
     await asyncio.sleep(min(limits.drain_grace_seconds, limits.drain_seconds))
     state.is_closing = True
     server.close()
-    while state.exchanges and clock() < deadline:  # noqa: ASYNC110
+    while (state.exchanges or any(client.has_unsent for client in state.clients)) and clock() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.05)  # requests do not have to say that they were the last
     for exchange in list(state.exchanges):
         exchange.shut_down()
