@@ -196,6 +196,7 @@ def _worker_state(scene: _Scene, worker: Worker, arrays: Sequence[Sequence[float
         "waiting_requests": said("ridgeline_worker_waiting_requests"),
         "kv_usage_ratio": scene.control[base + slot("ridgeline_worker_kv_usage_ratio")],  # NaN becomes null
         "scrape_failures": said("ridgeline_scrape_failures_total"),
+        "restarts": said("ridgeline_worker_restarts_total"),
     }
 
 

@@ -74,6 +74,7 @@ class WorkerFigures:
     running: float | None
     waiting: float | None
     kv_usage_ratio: float | None  # the largest of the engines, 0 to 1
+    started_unix_seconds: float | None = None  # when its API server's process began, by the worker's own clock
 
 
 def scan_page(page: bytes) -> WorkerFigures | None:
@@ -89,7 +90,8 @@ def scan_page(page: bytes) -> WorkerFigures | None:
     kv_usage_ratio = _known(max, usage)
     if running is None and waiting is None and kv_usage_ratio is None:
         return None
-    return WorkerFigures(running=running, waiting=waiting, kv_usage_ratio=kv_usage_ratio)
+    started = _known(max, _samples(page, b"process_start_time_seconds"))
+    return WorkerFigures(running=running, waiting=waiting, kv_usage_ratio=kv_usage_ratio, started_unix_seconds=started)
 
 
 def _samples(page: bytes, name: bytes) -> list[float]:
@@ -129,10 +131,15 @@ class WorkerCells:
         self._waiting = base + slot("ridgeline_worker_waiting_requests")
         self._kv_usage = base + slot("ridgeline_worker_kv_usage_ratio")
         self._failures = base + slot("ridgeline_scrape_failures_total")
+        self._restarts = base + slot("ridgeline_worker_restarts_total")
 
     def set_up(self, *, is_up: bool) -> None:
         """Publish the verdict."""
         self._values[self._up] = float(is_up)
+
+    def count_restart(self) -> None:
+        """The worker is another process than before; what it had cached is gone."""
+        self._values[self._restarts] += 1
 
     def set_figures(self, figures: WorkerFigures | None) -> None:
         """Publish what a scrape found, unknown figures as NaN; ``None`` for a scrape that failed, which is counted."""
@@ -167,6 +174,7 @@ class WorkerProbe:
         timing: Timing | None = None,
     ) -> None:
         self.health = HealthState()
+        self._started_unix_seconds: float | None = None  # of the worker's process, as last read
         self._worker = worker
         self._session = session
         self._cells = cells
@@ -210,7 +218,13 @@ class WorkerProbe:
                     _log.info("worker %s is up", self._worker.name)
                 else:
                     _log.warning("worker %s is down: %s", self._worker.name, failure)
-        self._cells.set_figures(await self._figures())
+        figures = await self._figures()
+        self._cells.set_figures(figures)
+        if figures is not None and figures.started_unix_seconds is not None:
+            if self._started_unix_seconds not in (None, figures.started_unix_seconds):
+                self._cells.count_restart()
+                _log.warning("worker %s has been restarted", self._worker.name)
+            self._started_unix_seconds = figures.started_unix_seconds
 
     async def _health_failure(self) -> str | None:
         """Return why the worker is not well; ``None`` when it is. Raises _OwnShortageError when it could not be asked."""

@@ -239,6 +239,12 @@ CATALOG: tuple[Family, ...] = (
         "worker_tpot_seconds", Scope.WORKER, WORKER_TPOT_BOUNDS, "Time per output token at this worker, in coarse buckets."
     ),
     _counter("attempts_total", Scope.WORKER, "Times a worker was asked, by what came of it.", "result"),
+    _counter(
+        "worker_restarts_total",
+        Scope.WORKER,
+        "Times a worker was found to be another process than at the scrape before; its prefix cache began empty.",
+        writer=Writer.CONTROL,
+    ),
     _counter("scrape_failures_total", Scope.WORKER, "Reads of the worker's metrics page that failed.", writer=Writer.CONTROL),
     _gauge("in_flight_requests", Scope.WORKER, "Requests that this gateway has running at the worker."),
     _gauge(

@@ -339,3 +339,19 @@ def test_unknown_is_not_zero() -> None:
     assert isnan(values[base + slot("ridgeline_worker_waiting_requests")])
     assert isnan(values[base + slot("ridgeline_worker_kv_usage_ratio")])
     assert values[base + slot("ridgeline_scrape_failures_total")] == 0.0
+
+
+async def test_a_worker_that_is_another_process_than_before_has_been_restarted(caplog: pytest.LogCaptureFixture) -> None:
+    """It is counted and told once for each new process; a page that does not say when it began tells nothing."""
+    caplog.set_level(logging.WARNING)
+    started = [b"1.79597302361e+09", b"1.79597302361e+09", None, b"1.795973099e+09", b"1.795973099e+09"]
+
+    async def page(_: web.Request) -> web.Response:
+        moment = started.pop(0)
+        return web.Response(body=PAGE + (b"" if moment is None else b"process_start_time_seconds %b\n" % moment))
+
+    async with a_worker(answers(), page) as url, probing(url) as probed:
+        for restarts in (0.0, 0.0, 0.0, 1.0, 1.0):
+            await probed.probe.turn()
+            assert probed["worker_restarts_total"] == restarts
+    assert [record.getMessage() for record in caplog.records] == ["worker w-0 has been restarted"]
