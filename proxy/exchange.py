@@ -389,9 +389,11 @@ class Exchange(Progress):
         if can_tell and relay is not None:
             self.client.write(relay.release_late(is_last=True) + relay.insert(answers.error_event(error)))
         self._end(error.outcome, error.reason, now)
-        # Without the last chunk: a cut must not look like an end, which without chunks and length a plain close would. A client
-        # that takes no bytes cannot be told.
-        if self.paused_at is None and relay is not None and relay.framing is not Framing.CLOSE:
+        # Without the last chunk, or short of the length: a cut must not look like an end. Where only the end of the connection
+        # tells, it has to be a reset. A client that takes no bytes cannot be told.
+        if relay is not None and relay.framing is Framing.CLOSE:
+            self.client.reset()
+        elif self.paused_at is None:
             self.client.close()
         else:
             self.client.abort()
