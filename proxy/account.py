@@ -6,7 +6,7 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING
 
 from routing.topology import NO_POOL, UNKNOWN_MODEL
-from telemetry.meter import Measurements, StreamMeter
+from telemetry.meter import Measurements
 from telemetry.record import NoToken, Outcome, RequestRecord
 
 if TYPE_CHECKING:
@@ -154,6 +154,6 @@ def _no_token(exchange: Progress, found: Measurements) -> NoToken:
         return NoToken.NOT_ANSWERED
     if answer.status >= 300 or found.is_error:
         return NoToken.REFUSED
-    if exchange.relay is None or not isinstance(exchange.relay.meter, StreamMeter):
+    if found.is_unmetered:
         return NoToken.UNMETERED
     return NoToken.EMPTY if found.is_complete else NoToken.CUT

@@ -174,13 +174,8 @@ class Layout:
         return range(start, start + count * BLOCK_CELLS[scope], BLOCK_CELLS[scope] or 1)
 
 
-def gauge_cells(layout: Layout, writer: Writer = Writer.SERVING) -> list[int]:
-    """All cells of the gauges that this kind of process sets: what it must reset at start, as counters go on."""
-    return [cell for cell, _ in gauge_starts(layout, writer)]
-
-
 def gauge_starts(layout: Layout, writer: Writer) -> Iterator[tuple[int, float]]:
-    """The same cells, each with the value of a gauge that nothing was observed of yet (0, or NaN for unknown)."""
+    """All cells of the gauges that this kind of process sets, each with its value before anything was observed: 0, or NaN."""
     for family in CATALOG:
         if family.kind is Kind.GAUGE and family.writer is writer:
             for base in layout.blocks(family.scope):
