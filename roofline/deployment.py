@@ -29,8 +29,8 @@ from roofline.terms import AttentionTerm, WeightTerm
 class Parallelism:
     """How the GPUs of one worker share the work.
 
-    ``tensor`` GPUs split every matrix, ``pipeline`` stages split the layers, ``data`` ranks each hold the attention weights
-    and their own sequences. ``expert``: routed experts are spread whole over tensor x data GPUs instead of being split.
+    ``tensor`` GPUs split every matrix, ``pipeline`` stages split the layers, ``data`` ranks each hold the weights but for
+    routed experts, and their own sequences. Routed experts are split over tensor x data GPUs; ``expert``: spread whole.
     """
 
     tensor: int = 1

@@ -76,18 +76,13 @@ def decode_limit(
     steps = completion_tokens - 1
     own = Span(context_tokens, steps, steps=steps, logits=steps)
     least = cost(deployment, (own,), Routing.FEWEST)
-    floor = least.seconds / steps
-    if around.running > 0:
-        # Others come and go: their contexts hold still at the mean while this request's grows.
-        mean = Span(context_tokens + steps // 2, 1)
-        done = cost(deployment, (mean, Span(around.context_tokens, 1, around.running)))
-        reference = max(done.seconds, floor)
-        calibrated = max(expected_of(deployment, done, losses).seconds, reference)
-    else:
-        done = cost(deployment, (own,))
-        reference = done.seconds / steps
-        calibrated = expected_of(deployment, done, losses).seconds / steps
-    return Limit(floor, reference, calibrated, least.binds, least.flop / steps, least.bytes / steps)
+    spans: tuple[Span, ...] = (own,)
+    if around.running > 0:  # others come and go: in the mean over the answer they stay as they are
+        earlier = max(0, around.context_tokens - steps // 2)
+        spans = (own, Span(earlier, steps, around.running, steps, steps))
+    done = cost(deployment, spans)
+    calibrated = expected_of(deployment, done, losses).seconds / steps
+    return Limit(least.seconds / steps, done.seconds / steps, calibrated, least.binds, least.flop / steps, least.bytes / steps)
 
 
 def e2e_seconds(ttft_seconds: float, tpot_seconds: float | None, completion_tokens: int) -> float:

@@ -42,7 +42,7 @@ class Rates:
     logit_seconds: float
     step_bytes: float  # weights that every step reads, but for the head
     head_bytes: float
-    copied_bytes: float  # of step_bytes, what each data-parallel rank reads for itself
+    copied_bytes: float  # what each data-parallel rank reads for itself; 0 without
     experts: tuple[_ExpertRates, ...]
     attention: tuple[AttentionRates, ...]
     attention_flop_per_second: float  # one GPU
@@ -61,7 +61,7 @@ class Rates:
         heads = [term for term in terms if term.kind is WeightKind.HEAD]
         always = [term for term in every_token if term.experts is None and term.kind is not WeightKind.EMBEDDING]
         routed = [(term.bytes, term.experts) for term in every_token if term.experts is not None]
-        own = sum(term.bytes for term in always + heads) + (0.0 if sharing.expert else sum(size for size, _ in routed))
+        own = sum(term.bytes for term in always + heads)  # routed experts are split over all of a worker's GPUs
         recurrence = deployment.recurrence_flop_per_token
         return cls(
             token_flop=sum(term.flop_per_use for term in every_token) + recurrence,
