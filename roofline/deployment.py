@@ -17,6 +17,7 @@ from roofline.shape import (
     Attention,
     Experts,
     LatentAttention,
+    LayerGroup,
     Matrix,
     ModelShape,
     Recurrence,
@@ -145,7 +146,8 @@ class Deployment:
         """What passes through every GPU's link, in one direction, for one token of a step; see `roofline.expected`."""
         sharing, shape = self.parallelism, self.shape
         activation = shape.hidden_size * shape.native.bytes_each
-        moved = shape.layers * 2 * 2 * (sharing.tensor - 1) / sharing.tensor * activation / sharing.data
+        parts = sum(len(group.layers) * ((group.mixer is not None) + _has_feed_forward(group)) for group in shape.groups)
+        moved = parts * 2 * (sharing.tensor - 1) / sharing.tensor * activation / sharing.data
         if sharing.expert and sharing.data > 1:
             others = (sharing.at_once - 1) / sharing.at_once
             routed = sum(len(group.layers) * group.experts.chosen for group in shape.groups if group.experts is not None)
@@ -218,3 +220,8 @@ class Deployment:
             kv_heads=1,
             flop_per_second=speed,
         )
+
+
+def _has_feed_forward(group: LayerGroup) -> bool:
+    kinds = {WeightKind.FFN, WeightKind.EXPERT, WeightKind.SHARED_EXPERT}
+    return any(matrix.kind in kinds for matrix in group.matrices)

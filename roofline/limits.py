@@ -57,10 +57,13 @@ def prefill_limit(
     """
     cached, new = _split(prompt_tokens, cached_tokens)
     least = cost(deployment, (Span(cached, new),), Routing.FEWEST)
-    stages = deployment.parallelism.pipeline if new > 1 else 1  # chunks may be in all stages at once, one token in one only
+    # Chunks may be computed in all stages of a pipeline at once, but the first one passes the weights stage after stage.
+    compute_seconds = least.compute_seconds / (deployment.parallelism.pipeline if new > 1 else 1)
+    floor = max(compute_seconds, least.memory_seconds)
+    binds: Binds = "compute" if compute_seconds > least.memory_seconds else "memory"
     done = cost(deployment, prefill_spans(new, cached, around))
     calibrated = expected_of(deployment, done, losses).seconds + losses.request_overhead_seconds
-    return Limit(least.seconds / stages, done.seconds, calibrated, least.binds, least.flop, least.bytes)
+    return Limit(floor, done.seconds, calibrated, binds, least.flop, least.bytes)
 
 
 def decode_limit(
