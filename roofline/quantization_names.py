@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import translate
+from functools import lru_cache
 
 
 class Part(StrEnum):
@@ -53,6 +54,7 @@ class ModuleName:
     spellings: tuple[str, ...]  # the forms below each root that checkpoints have
 
     @classmethod
+    @lru_cache(maxsize=8192)  # a deployment asks for each module several times, a plan for those of several deployments
     def of(cls, module: str, *, is_expert: bool = False) -> ModuleName:
         """Reads a checkpoint's name; ``is_expert`` for the routed experts whose name does not say so."""
         form = below_root(module.replace("{expert}", "0"))

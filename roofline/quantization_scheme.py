@@ -46,6 +46,8 @@ class WeightScheme:
         "{expert}" may stand for the number of a routed expert; ``is_expert`` says that it is one where the name does not.
         Norms, biases, small convolutions and routers are native in every scheme.
         """
+        if not self.rules:
+            return self.native
         named = ModuleName.of(module, is_expert=is_expert)
         if named.part is not Part.FIXED:
             for rule in self.rules:
