@@ -29,7 +29,7 @@ def write_plots(columns: Sequence[Column], path: Path) -> None:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
     except ImportError:
-        raise PlanOptionError("--plot needs matplotlib: install it with  pip install 'ridgeline[plots]'") from None
+        raise PlanOptionError("--plot needs matplotlib: install it with  pip install 'matplotlib>=3.9'") from None
     figure = Figure(figsize=(15, 5.2), layout="constrained")  # not pyplot: no window, no state
     first, second, third = figure.subplots(1, 3)
     _plot_prompts(first, columns)

@@ -51,4 +51,4 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
 
     assert result.status == 2
     assert result.out == ""
-    assert "pip install 'ridgeline[plots]'" in result.err
+    assert "pip install 'matplotlib>=3.9'" in result.err
