@@ -72,7 +72,7 @@ def prefill_times(deployment: Deployment, losses: Losses, workload: Workload, ba
     new = workload.prompt_tokens - cached
     around = Surroundings(chunk_tokens=batched_tokens)
     counted = work(deployment, (Span(cached, new),), Routing.FEWEST)
-    reference = cost(deployment, prefill_spans(new, cached, around))
+    reference = cost(deployment, prefill_spans(workload.prompt_tokens, cached, around))
     head = _flop(counted, WeightKind.HEAD)
     linear = sum(_flop(counted, kind) for kind in WeightKind) - head
     return PrefillTimes(
