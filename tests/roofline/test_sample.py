@@ -95,7 +95,7 @@ def test_parts_are_ideal_times(parts: tuple[float, float, float, float]) -> None
 @pytest.mark.parametrize(("prompt", "cached"), [(0, 0), (10, 11), (10, -1)])
 def test_prompts_are_refused_as_by_the_limits(prompt: int, cached: int) -> None:
     """No tokens, or more cached ones than there are."""
-    with pytest.raises(ValueError, match="a prompt has at least one token|cached tokens are part of the prompt"):
+    with pytest.raises(ValueError, match=r"a prompt has at least one token|cached tokens are part of the prompt"):
         prefill_sample(DEPLOYMENTS["one GPU"], prompt_tokens=prompt, cached_tokens=cached, measured_seconds=1.0)
 
 
