@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from proxy.plan_command import plan
+from proxy.planning.command import plan
 
 app = typer.Typer(
     name="ridgeline",

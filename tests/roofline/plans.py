@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+from roofline.capacity.memory import DEFAULT_SETTINGS, MemorySettings
+from roofline.capacity.targets import CHAT, Targets
+from roofline.capacity.workload import Workload
 from roofline.deployment import Deployment, Parallelism
 from roofline.expected import DEFAULT_LOSSES, Losses
 from roofline.gpu import Gpu
 from roofline.gpus import GPUS
-from roofline.known_models import find_model
-from roofline.memory import DEFAULT_SETTINGS, MemorySettings
-from roofline.plan import Plan, make_plan
-from roofline.plan_question import Question
+from roofline.models.known import find_model
+from roofline.plan.plan import Plan, make_plan
+from roofline.plan.question import Question
 from roofline.quantization import named_scheme
-from roofline.targets import CHAT, Targets
-from roofline.workload import Workload
 
 VLLM = DEFAULT_LOSSES["vllm"]
 

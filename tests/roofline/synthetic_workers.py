@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from math import exp, log
 from random import Random
 
-from roofline.calibration import Calibration, CalibrationKey
+from roofline.calibration.calibration import Calibration, CalibrationKey
+from roofline.calibration.sample import Sample, decode_sample, prefill_sample
 from roofline.deployment import Deployment, Parallelism
 from roofline.expected import DEFAULT_LOSSES, Losses
 from roofline.limits import Surroundings, decode_limit, prefill_limit
-from roofline.sample import Sample, decode_sample, prefill_sample
 from roofline.shape import Attention
 from tests.roofline.shapes import a_gpu, a_shape
 

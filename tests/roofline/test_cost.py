@@ -10,7 +10,7 @@ from roofline.bound import bound
 from roofline.cost import cost
 from roofline.deployment import Deployment, Parallelism
 from roofline.gpus import GPUS
-from roofline.known_models import find_shape
+from roofline.models.known import find_shape
 from roofline.work import Routing, Span, work
 
 MODELS = (

@@ -15,9 +15,9 @@ from roofline.closed_form import closed_form
 from roofline.deployment import Deployment, Parallelism
 from roofline.expected import DEFAULT_LOSSES, Losses
 from roofline.gpus import GPUS
-from roofline.known_models import find_shape
 from roofline.kv_cache import KvWidth
 from roofline.limits import ALONE, Limit, Surroundings, decode_limit, prefill_limit
+from roofline.models.known import find_shape
 from roofline.precision import BF16, Width
 from roofline.quantization import WeightScheme
 from roofline.shape import Attention, LatentAttention

@@ -13,27 +13,27 @@ from typing import Any
 import pytest
 import yaml
 
-from roofline.bisection import crossing
 from roofline.bound import bound
-from roofline.capacity import phase_ratio
-from roofline.chains import Call, ChainTime, chain_on
-from roofline.decode_parts import decode_parts
+from roofline.capacity.bisection import crossing
+from roofline.capacity.ceilings import phase_ratio
+from roofline.capacity.chains import Call, ChainTime, chain_on
+from roofline.capacity.decode_parts import decode_parts
+from roofline.capacity.knee import knee
+from roofline.capacity.memory import memory_budget
+from roofline.capacity.queueing import Service
+from roofline.capacity.workload import Workload
 from roofline.deployment import Deployment
 from roofline.expected import Losses, expected
 from roofline.gpu import Gpu
 from roofline.gpus import GPUS
-from roofline.knee import knee
-from roofline.known_models import find_shape
 from roofline.kv_cache import kv_bytes
 from roofline.limits import e2e_seconds, prefill_limit
-from roofline.memory import memory_budget
+from roofline.models.known import find_shape
 from roofline.precision import BF16, FP8, FP16, FP32, INT8, Precision, Width
 from roofline.quantization import named_scheme
-from roofline.quantization_widths import integer
-from roofline.queueing import Service
+from roofline.quantization.widths import integer
 from roofline.shape import Attention, ModelShape, WeightKind
 from roofline.work import Span, work
-from roofline.workload import Workload
 from tests.roofline.shapes import a_gpu, a_shape
 
 CHECKS: dict[str, dict[str, Any]] = {
