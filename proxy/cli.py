@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from proxy.planning.command import plan
+
 app = typer.Typer(
     name="ridgeline",
     help="OpenAI-compatible gateway for vLLM fleets that measures every request as it passes.",
@@ -112,6 +114,9 @@ def doctor(
         config, os.environ, as_json=as_json, wants_completion=probe, grace_seconds=grace_seconds, console=Console()
     )
     raise typer.Exit(status)
+
+
+app.command()(plan)
 
 
 @app.command(

@@ -38,6 +38,7 @@ from proxy.config_values import (
     WorkerKey,
     known_policy,
     list_of_workers,
+    text_or_mapping,
 )
 from proxy.worker_url import parse_worker_url
 from routing.topology import Limits
@@ -182,21 +183,24 @@ class PoolConfig(_Section):
         default=None, description="Sent to these workers as Bearer token; when absent the overall `worker_key`. Secret."
     )
     limits: PoolLimits = Field(default_factory=PoolLimits, description="Overrides of the overall `limits` for this pool.")
-    gpu: Text | None = Field(
+    gpu: Annotated[Text | dict[str, JsonValue], BeforeValidator(text_or_mapping)] | None = Field(
         default=None,
         description=(
-            "GPU of the workers, such as `h100-sxm`. Describes the fleet for the limit figures; they are not computed yet."
+            "GPU of the workers: an id such as `h100-sxm`, the name its driver shows, or its dense peaks inline. "
+            "Absent: unknown, and nothing is held against its limits."
         ),
     )
-    gpus_per_worker: Count | None = Field(default=None, description="GPUs of one worker, a count. For the limit figures later.")
-    tensor_parallel: Count | None = Field(
-        default=None, description="Tensor-parallel size of one worker, a count of GPUs. For the limit figures later."
+    gpus_per_worker: Count | None = Field(
+        default=None, description="GPUs of one worker, a count. What `tensor_parallel` does not say is tensor parallelism."
     )
+    tensor_parallel: Count | None = Field(default=None, description="Tensor-parallel size of one worker, a count of GPUs.")
     weight_dtype: Text | None = Field(
-        default=None, description="Number format of the weights, such as `bf16` or `fp8`. For the limit figures later."
+        default=None,
+        description="How weights are stored, such as `bf16`, `fp8` or `awq`; absent: as the model's own configuration says.",
     )
     kv_dtype: Text | None = Field(
-        default=None, description="Number format of the KV cache, such as `fp8`. For the limit figures later."
+        default=None,
+        description="How the KV cache is stored, as vLLM's `--kv-cache-dtype` names it; absent: as the model asks.",
     )
 
 
@@ -205,10 +209,11 @@ class ModelConfig(_Section):
 
     name: ModelName = Field(description="What clients send as `model`, and what workers get. `unknown` is reserved.")
     aliases: tuple[ModelName, ...] = Field(default=(), description="Further names for the same model; workers get `name`.")
-    shape: Text | dict[str, JsonValue] | None = Field(
+    shape: Annotated[Text | dict[str, JsonValue], BeforeValidator(text_or_mapping)] | None = Field(
         default=None,
         description=(
-            "A known model shape, the path of a config.json, or its fields inline. Kept as given, for the limit figures later."
+            "Shape of the model: a known name, the path of a config.json (or of a folder with one), or its fields inline. "
+            "Absent: known by `name`, or unknown."
         ),
     )
     workers: Annotated[tuple[WorkerConfig, ...], BeforeValidator(list_of_workers)] = Field(

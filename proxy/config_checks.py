@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from proxy.config_errors import KeyPath, Problem, RefusedError, dotted, nearest
 from proxy.config_file import Document, Tree
+from proxy.config_limits import limit_problems
 from proxy.worker_url import ListenAddress, WorkerUrl, parse_listen_address, parse_worker_url
 
 if TYPE_CHECKING:
@@ -40,8 +41,10 @@ def cross_problems(document: Document) -> list[Problem]:
     """Return what contradicts something else in the file: double names, overlapping listeners, models without workers."""
     return [
         Problem(path=dotted(path), line=document.line(path), wrong=wrong, right=right)
-        for check in (_listeners, _models, _pools, _workers, _keys)
-        for path, wrong, right in check(document.tree)
+        for path, wrong, right in (
+            *(found for check in (_listeners, _models, _pools, _workers, _keys) for found in check(document.tree)),
+            *limit_problems(document),
+        )
     ]
 
 

@@ -96,6 +96,15 @@ def list_of_workers(value: object) -> object:
     return value
 
 
+def text_or_mapping(value: object) -> object:
+    """Raise `RefusedError` for what is neither a name nor fields."""
+    if isinstance(value, str | Mapping):
+        return value
+    if isinstance(value, list | bool) or value is None:
+        raise RefusedError("is neither text nor a mapping", "write a name, or fields as a mapping")
+    raise RefusedError(f"is the number {value}, not text or a mapping", f'put a name into quotes: "{value}"')
+
+
 def known_policy(value: object) -> object:
     """Raise `RefusedError` for policies that are to come."""
     if value in ("power-of-two", "prefix-affinity", "session", "fastest"):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import pow as power
 from typing import NamedTuple
 
+from roofline.capacity.memory import DEFAULT_SETTINGS, MemorySettings, memory_budget
 from roofline.deployment import Deployment
 from roofline.expected import DEFAULT_LOSSES, Losses
-from roofline.memory import DEFAULT_SETTINGS, MemorySettings, memory_budget
 from roofline.terms import AttentionTerm
 from roofline.work import Span, attended
 from simulator.timing import DecodeSeconds, Part, StepWork, Window
@@ -34,7 +34,7 @@ class Scale:
 
 
 def kv_cache_tokens(deployment: Deployment, memory: MemorySettings = DEFAULT_SETTINGS) -> int:
-    """Tokens that the KV cache of one data-parallel rank holds, as `roofline.memory` estimates it.
+    """Tokens that the KV cache of one data-parallel rank holds, as `roofline.capacity.memory` estimates it.
 
     ``ValueError`` if the weights leave no room for it.
     """
@@ -154,7 +154,7 @@ class RooflineTimer:
 
         def plain(context: int, _: tuple[int, ...]) -> float:
             compute, memory = compute_base + context * compute_each, memory_base + context * memory_each
-            return (compute if compute > memory else memory) + overhead + exchange
+            return (max(memory, compute)) + overhead + exchange
 
         def windowed(context: int, windows: tuple[int, ...]) -> float:
             compute, memory = compute_base + context * compute_each, memory_base + context * memory_each

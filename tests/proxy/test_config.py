@@ -67,7 +67,7 @@ listen: "[::1]:${{PORT}}"
 models:
   - name: meta-llama/Llama 3.1
     aliases: [llama, "1"]
-    shape: {{layers: 32, attention: [gqa]}}
+    shape: {{hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4, intermediate_size: 128, vocab_size: 100}}
     pools:
       - name: long
         workers: [http://a:8000, {{name: b, url: http://b:8000/v1}}]
@@ -151,7 +151,10 @@ def test_mistakes_in_a_model(text, expected):
         ("policy: prefix-affinity", "the policy prefix-affinity is not supported yet"),
         ("policy: 3", "must be `round-robin` or `least-load`, not 3"),
         ("ask_usage: maybe", "must be true or false, not `maybe`"),
-        ("gpu: 100", 'must be text, not 100; put it in quotes: "100"'),
+        ("gpu: 100", 'is the number 100, not text or a mapping; put a name into quotes: "100"'),
+        ("gpu: [h100-sxm]", "is neither text nor a mapping; write a name, or fields as a mapping"),
+        ("gpu: h100-smx", "h100-sxm"),
+        ("gpu: {bf16: 989}", "bf16"),
         ("gpus_per_worker: two", "must be a whole number"),
         ("limits: 5", "must be a mapping, not 5"),
         ("limits: {connect_seconds: 5s}", "must be a number, not `5s`; write a number without a unit"),

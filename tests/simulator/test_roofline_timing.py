@@ -9,7 +9,7 @@ import pytest
 from roofline.deployment import Deployment, Parallelism
 from roofline.expected import DEFAULT_LOSSES, Losses, expected
 from roofline.gpu_names import find_gpu
-from roofline.known_models import find_shape
+from roofline.models.known import find_shape
 from roofline.work import Span
 from simulator.roofline_timing import RooflineTimer, Scale, kv_cache_tokens
 from simulator.timing import Part, StepWork, work_of

@@ -1,0 +1,92 @@
+"""The least time of engine steps and everything their expected time is made of, as sums.
+
+The same counts as `roofline.work`, without its operators one by one: this is what is computed for every request, so it
+works on coefficients that are added up once per deployment. A test holds the two together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from roofline.bound import Binds
+from roofline.deployment import Deployment
+from roofline.work import Routing, Span, attended
+
+
+class Cost(NamedTuple):
+    """What some steps cost. Seconds are at full peaks, with compute and memory each on all GPUs that work at once."""
+
+    flop: float
+    bytes: float
+    compute_seconds: float
+    memory_seconds: float
+    rank_memory_seconds: float  # with what several GPUs each read; at least memory_seconds
+    layer_steps: float  # layers x steps
+    tokens: float
+
+    @property
+    def seconds(self) -> float:
+        """The slower of compute and memory, perfectly overlapped: nothing that really does this work is faster."""
+        return max(self.compute_seconds, self.memory_seconds)
+
+    @property
+    def binds(self) -> Binds:
+        """Which of the two it is."""
+        return "compute" if self.compute_seconds > self.memory_seconds else "memory"
+
+    def mfu_ratio(self, measured_seconds: float) -> float:
+        """Model FLOP utilisation: share of the peaks of all GPUs that work at once, over the measured time of these steps."""
+        return self.compute_seconds / measured_seconds
+
+    def mbu_ratio(self, measured_seconds: float) -> float:
+        """Memory bandwidth utilisation: share of the bandwidth of all GPUs that work at once, over the measured time."""
+        return self.memory_seconds / measured_seconds
+
+
+def cost(deployment: Deployment, spans: Sequence[Span], routing: Routing = Routing.UNIFORM) -> Cost:
+    """What the steps cost in which all these spans ran together. ``ValueError`` if their numbers of steps differ."""
+    rates = deployment.rates
+    steps = spans[0].steps
+    tokens = logits = sequences = scores = moved = copied = 0.0
+    for span in spans:
+        past, new, count, span_steps, span_logits = span
+        if span_steps != steps:
+            raise ValueError(f"spans of {steps} and of {span_steps} steps did not run in the same steps")
+        tokens += new * count
+        logits += span_logits * count
+        sequences += count
+        for term, is_plain, full_from, flop_per_pair, absorbed, expansion, bytes_per_token, copies in rates.attention:
+            if is_plain and full_from < 0:  # what `attended` does, written out for what is met most
+                pairs = new * (past + 0.5 * (new + 1))
+                reads = steps * past + 0.5 * new * (steps - 1)
+                flop = count * pairs * flop_per_pair
+                if expansion:
+                    flop = min(count * pairs * absorbed, flop + count * reads * expansion)
+                cached = count * (reads + new) * bytes_per_token
+            elif is_plain and past >= full_from:
+                flop = count * new * (full_from + 1) * flop_per_pair
+                cached = count * (steps * full_from + new) * bytes_per_token
+            else:
+                flop, cached = attended(term, span)
+            scores += flop
+            moved += cached
+            copied += copies * cached
+    if rates.state_bytes:
+        moved += 2.0 * sequences * steps * rates.state_bytes
+    moved += rates.step_bytes * steps + rates.head_bytes * min(steps, logits)
+    for experts in rates.experts:
+        distinct = experts.fewest_ratio if routing is Routing.FEWEST else 1.0 - math.pow(experts.idle_ratio, tokens / steps)
+        moved += experts.bytes * distinct * steps
+    if rates.copied_bytes:
+        copied += (min(rates.data_ranks, max(1.0, sequences)) - 1.0) * rates.copied_bytes * steps
+    return Cost(
+        scores + tokens * rates.token_flop + logits * rates.logit_flop,
+        moved,
+        (tokens * rates.token_seconds + logits * rates.logit_seconds + scores / rates.attention_flop_per_second) / rates.gpus,
+        moved / rates.bytes_per_second,
+        (moved + copied) / rates.bytes_per_second,
+        rates.layers * steps,
+        tokens,
+    )

@@ -1,0 +1,343 @@
+"""The GPUs this project knows, one row each: dense peaks, memory, links, source and how far to trust them.
+
+A row is in the units of data sheets (TFLOP/s, GB, GB/s); the `Gpu` made from it is in base units. Links and PCIe are one
+direction: half of what data sheets print. ``source`` names where the figures come from and, after "checked:", which other
+tables were compared with them; driver names of NVIDIA parts are those of the table in NVIDIA's open-gpu-kernel-modules.
+To add one, write a row; nothing else needs to know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from roofline.gpu import Certainty, Gpu
+from roofline.precision import Precision
+
+HIGH, MEDIUM, LOW = Certainty.HIGH, Certainty.MEDIUM, Certainty.LOW
+
+
+def _tera(
+    *,
+    fp32: float | None = None,
+    half: float | None = None,
+    bf16: float | None = None,
+    fp16: float | None = None,
+    fp8: float | None = None,
+    int8: float | None = None,
+    fp4: float | None = None,
+) -> Mapping[Precision, float]:
+    """Rates from TFLOP/s; ``half`` stands for bf16 and fp16 where a part runs both alike."""
+    rates = {
+        Precision.FP32: fp32,
+        Precision.BF16: half or bf16,
+        Precision.FP16: half or fp16,
+        Precision.FP8: fp8,
+        Precision.INT8: int8,
+        Precision.FP4: fp4,
+    }
+    return {precision: rate * 1e12 for precision, rate in rates.items() if rate is not None}
+
+
+def _row(
+    gpu_id: str,
+    capability: str,
+    *names: str,
+    peaks: Mapping[Precision, float],
+    memory: float | None,
+    bandwidth: float,
+    link: float | None,
+    pcie: float | None,
+    source: str,
+    sparse: Mapping[Precision, float] | None = None,
+    driver_mib: int | None = None,
+    sure: Certainty = HIGH,
+    bandwidth_sure: Certainty = HIGH,
+    note: str = "",
+) -> Gpu:
+    """One GPU from figures in GB, GB/s and MiB, links in one direction."""
+    return Gpu(
+        id=gpu_id,
+        names=names,
+        dense_flop_per_second=peaks,
+        memory_bytes_per_second=bandwidth * 1e9,
+        memory_bytes=None if memory is None else memory * 1e9,
+        link_bytes_per_second=None if link is None else link * 1e9,
+        pcie_bytes_per_second=None if pcie is None else pcie * 1e9,
+        driver_memory_bytes=None if driver_mib is None else driver_mib * 2**20,
+        compute_capability=capability,
+        sparse_flop_per_second=sparse or {},
+        source=source,
+        peaks_certainty=sure,
+        bandwidth_certainty=bandwidth_sure,
+        note=note,
+    )
+
+
+# Parts that share a die and its clocks.
+_V100 = _tera(fp32=15.7, fp16=125, int8=62)
+_A100, _A100_SPARSE = _tera(fp32=19.5, half=312, int8=624), _tera(half=624, int8=1248)
+_H100, _H100_SPARSE = _tera(fp32=67, half=989.4, fp8=1978.9, int8=1978.9), _tera(half=1979, fp8=3958, int8=3958)
+_H100_NVL, _H100_NVL_SPARSE = _tera(fp32=60, half=835.5, fp8=1671, int8=1671), _tera(half=1671, fp8=3341, int8=3341)
+_H20 = _tera(fp32=44, half=148, fp8=296, int8=296)
+_MI300X, _MI300X_SPARSE = (
+    _tera(fp32=163.4, half=1307.4, fp8=2614.9, int8=2614.9),
+    _tera(half=2614.9, fp8=5229.8, int8=5229.8),
+)
+
+_VOLTA_NOTE = "no bf16; int8 is DP4A on ordinary cores"
+_BRIDGE_NOTE = "an NVLink bridge joins two cards only"
+_RTX_PRO = "RTX PRO 6000 Blackwell data sheets"
+_APPLE = "bandwidth: Apple technical specifications; fp32 rates: third parties; not checked further"
+_APPLE_NOTE = (
+    "no tensor rate is published: fp16 is taken as fp32; memory is the largest option, of which macOS gives the GPU about 75 %"
+)
+
+# A table reads in columns: a row is its name, what it computes, what it moves, where that is from.
+# fmt: off
+_ROWS = (
+    # NVIDIA, data centre
+    _row("t4", "7.5", "Tesla T4",
+         peaks=_tera(fp32=8.1, fp16=65, int8=130),
+         memory=16, bandwidth=320, link=0, pcie=16, driver_mib=15_360,
+         source="T4 data sheet; checked: Lightning",
+         note="no bf16: vLLM has to run float16; at 70 W it sustains far less than its boost clock"),
+    _row("v100-sxm2-16gb", "7.0", "Tesla V100-SXM2-16GB",
+         peaks=_V100, memory=16, bandwidth=900, link=150, pcie=16, driver_mib=16_160,
+         source="V100 data sheet; checked: Lightning, LLM-Viewer, llm-analysis", note=_VOLTA_NOTE),
+    _row("v100-sxm2-32gb", "7.0", "Tesla V100-SXM2-32GB",
+         peaks=_V100, memory=32, bandwidth=900, link=150, pcie=16, driver_mib=32_510,
+         source="V100 data sheet; checked: Lightning, llm-analysis", note=_VOLTA_NOTE),
+    _row("a10", "8.6", "NVIDIA A10",
+         peaks=_tera(fp32=31.2, half=125, int8=250), sparse=_tera(half=250, int8=500),
+         memory=24, bandwidth=600, link=0, pcie=32, driver_mib=23_028,
+         source="A10 data sheet; checked: Lightning, llm-analysis"),
+    _row("a10g", "8.6", "NVIDIA A10G",
+         peaks=_tera(fp32=35, half=70, int8=140), sparse=_tera(half=140, int8=280),
+         memory=24, bandwidth=600, link=0, pcie=32, driver_mib=23_028, sure=MEDIUM,
+         source="A10G data sheet; checked: llm-analysis agrees, Lightning and AWS do not",
+         note="sources conflict: NVIDIA's sheet says 70 TFLOP/s dense, AWS 125; 70 fits FP32 accumulation at half rate"),
+    _row("a30", "8.0", "NVIDIA A30",
+         peaks=_tera(fp32=10.3, half=165, int8=330), sparse=_tera(half=330, int8=661),
+         memory=24, bandwidth=933, link=100, pcie=32, driver_mib=24_576,
+         source="A30 data sheet; checked: aiconfigurator"),
+    _row("a40", "8.6", "NVIDIA A40",
+         peaks=_tera(fp32=37.4, half=149.7, int8=299.3), sparse=_tera(half=299.4, int8=598.6),
+         memory=48, bandwidth=696, link=56.25, pcie=32, driver_mib=46_068,
+         source="A40 data sheet; checked: LLM-Viewer, public tables", note=_BRIDGE_NOTE),
+    _row("a100-pcie-40gb", "8.0", "NVIDIA A100-PCIE-40GB",
+         peaks=_A100, sparse=_A100_SPARSE, memory=40, bandwidth=1555, link=300, pcie=32, driver_mib=40_960,
+         source="A100 data sheet; checked: llm-analysis, LLM-Viewer", note=_BRIDGE_NOTE),
+    _row("a100-pcie-80gb", "8.0", "NVIDIA A100 80GB PCIe",
+         peaks=_A100, sparse=_A100_SPARSE, memory=80, bandwidth=1935, link=300, pcie=32, driver_mib=81_920,
+         source="A100 data sheet; checked: aiconfigurator, llm-analysis", note=_BRIDGE_NOTE),
+    _row("a100-sxm4-40gb", "8.0", "NVIDIA A100-SXM4-40GB",
+         peaks=_A100, sparse=_A100_SPARSE, memory=40, bandwidth=1555, link=300, pcie=32, driver_mib=40_960,
+         source="A100 data sheet; checked: llm-analysis, LLM-Viewer"),
+    _row("a100-sxm4-80gb", "8.0", "NVIDIA A100-SXM4-80GB",
+         peaks=_A100, sparse=_A100_SPARSE, memory=80, bandwidth=2039, link=300, pcie=32, driver_mib=81_920,
+         source="A100 data sheet; checked: aiconfigurator, llm-analysis, LLM-Viewer"),
+    _row("a800-sxm4-80gb", "8.0", "NVIDIA A800-SXM4-80GB",
+         peaks=_A100, sparse=_A100_SPARSE, memory=80, bandwidth=2039, link=200, pcie=32, driver_mib=81_920,
+         source="LLM-Viewer", note="an A100 with slower NVLink"),
+    _row("l4", "8.9", "NVIDIA L4",
+         peaks=_tera(fp32=30.3, half=121, fp8=242.5, int8=242.5), sparse=_tera(half=242, fp8=485, int8=485),
+         memory=24, bandwidth=300, link=0, pcie=32, driver_mib=23_034,
+         source="L4 data sheet, Ada whitepaper; checked: public tables",
+         note="the headlines 242 (fp16) and 485 (fp8) are sparse; at 72 W it sustains far less than its boost clock"),
+    _row("l40", "8.9", "NVIDIA L40",
+         peaks=_tera(fp32=90.5, half=181.05, fp8=362, int8=362), sparse=_tera(half=362.1, fp8=724, int8=724),
+         memory=48, bandwidth=864, link=0, pcie=32, driver_mib=46_068,
+         source="L40 data sheet; checked: LLM-Viewer"),
+    _row("l40s", "8.9", "NVIDIA L40S",
+         peaks=_tera(fp32=91.6, half=362.05, fp8=733, int8=733), sparse=_tera(half=733, fp8=1466, int8=1466),
+         memory=48, bandwidth=864, link=0, pcie=32, driver_mib=46_068,
+         source="L40S data sheet; checked: aiconfigurator, torchtitan"),
+    _row("h100-pcie", "9.0", "NVIDIA H100 PCIe",
+         peaks=_tera(fp32=51, half=756.5, fp8=1513, int8=1513), sparse=_tera(half=1513, fp8=3026, int8=3026),
+         memory=80, bandwidth=2000, link=300, pcie=64, driver_mib=81_559,
+         source="H100 data sheet; checked: aiconfigurator, Lightning, llm-analysis, torchtitan",
+         note="an NVLink bridge joins two cards only; the raw bandwidth is 2039 GB/s, sheets round it to 2 TB/s"),
+    _row("h100-sxm", "9.0", "NVIDIA H100 80GB HBM3", "NVIDIA H100",
+         peaks=_H100, sparse=_H100_SPARSE, memory=80, bandwidth=3350, link=450, pcie=64, driver_mib=81_559,
+         source="H100 data sheet; checked: aiconfigurator, llm-analysis, torchtitan"),
+    _row("h100-nvl", "9.0", "NVIDIA H100 NVL",
+         peaks=_H100_NVL, sparse=_H100_NVL_SPARSE, memory=94, bandwidth=3938, link=300, pcie=64, driver_mib=95_830,
+         source="H100 data sheet; checked: torchtitan", note="one card of the pair; sheets round its bandwidth to 3.9 TB/s"),
+    _row("h200-sxm", "9.0", "NVIDIA H200",
+         peaks=_H100, sparse=_H100_SPARSE, memory=141, bandwidth=4800, link=450, pcie=64, driver_mib=143_771,
+         source="H200 data sheet; checked: aiconfigurator, torchtitan"),
+    _row("h200-nvl", "9.0", "NVIDIA H200 NVL",
+         peaks=_H100_NVL, sparse=_H100_NVL_SPARSE, memory=141, bandwidth=4800, link=450, pcie=64, driver_mib=143_771,
+         sure=MEDIUM, source="H200 data sheet; checked: public tables"),
+    _row("h20", "9.0", "NVIDIA H20",
+         peaks=_H20, memory=96, bandwidth=4000, link=450, pcie=64, driver_mib=97_871, sure=MEDIUM, bandwidth_sure=MEDIUM,
+         source="republished figures, no public data sheet; checked: public pages",
+         note="its ridge point is only 37 FLOP/byte: long prefills, quick decode"),
+    _row("h20-3e", "9.0", "NVIDIA H20-3e",
+         peaks=_H20, memory=141, bandwidth=4800, link=450, pcie=64, driver_mib=143_771, sure=MEDIUM, bandwidth_sure=MEDIUM,
+         source="republished figures, no public data sheet; not checked further"),
+    _row("h800-sxm", "9.0", "NVIDIA H800",
+         peaks=_H100, sparse=_H100_SPARSE, memory=80, bandwidth=3350, link=200, pcie=64, driver_mib=81_559, sure=MEDIUM,
+         source="republished figures; not checked further", note="an H100 with slower NVLink"),
+    _row("gh200-96gb", "9.0", "NVIDIA GH200 480GB", "NVIDIA GH200 120GB",
+         peaks=_H100, sparse=_H100_SPARSE, memory=96, bandwidth=4000, link=450, pcie=64, driver_mib=97_871,
+         source="GH200 data sheet; not checked further",
+         note="480GB or 120GB in the name is memory of the Grace CPU, which NVLink-C2C reaches at 450 GB/s each way"),
+    _row("gh200-144gb", "9.0", "NVIDIA GH200 144G HBM3e",
+         peaks=_H100, sparse=_H100_SPARSE, memory=144, bandwidth=4900, link=450, pcie=64,
+         source="GH200 data sheet; checked: GenZ"),
+    _row("b200-sxm", "10.0", "NVIDIA B200",
+         peaks=_tera(fp32=75, half=2250, fp8=4500, int8=4500, fp4=9000),
+         sparse=_tera(half=4500, fp8=9000, int8=9000, fp4=18_000),
+         memory=180, bandwidth=8000, link=900, pcie=128, driver_mib=183_359, bandwidth_sure=MEDIUM,
+         source="Blackwell data sheet; checked: aiconfigurator, torchtitan",
+         note="sources conflict on bandwidth: up to 8 TB/s by the sheet, 7.7 TB/s on HGX boards; PCIe 5 or 6 by board"),
+    _row("b300-sxm", "10.3", "NVIDIA B300 SXM6 AC",
+         peaks=_tera(fp32=75, half=2250, fp8=4500, int8=153.5, fp4=14_000),
+         sparse=_tera(half=4500, fp8=9000, int8=307, fp4=18_000),
+         memory=270, bandwidth=8000, link=900, pcie=128, driver_mib=275_040, sure=MEDIUM, bandwidth_sure=MEDIUM,
+         source="Blackwell Ultra data sheet; checked: aiconfigurator",
+         note="int8 is about 30 times slower than on a B200: do not quantise to int8 here; HGX boards have 7.75 TB/s"),
+    _row("gb200", "10.0", "NVIDIA GB200",
+         peaks=_tera(fp32=80, half=2500, fp8=5000, int8=5000, fp4=10_000),
+         sparse=_tera(half=5000, fp8=10_000, int8=10_000, fp4=20_000),
+         memory=186, bandwidth=8000, link=900, pcie=64, driver_mib=189_471,
+         source="Blackwell data sheet; checked: aiconfigurator, public tables",
+         note="one GPU of the superchip; NVLink spans 72 GPUs"),
+    _row("gb300", "10.3", "NVIDIA GB300",
+         peaks=_tera(fp32=80, half=2500, fp8=5000, int8=165, fp4=15_000),
+         sparse=_tera(half=5000, fp8=10_000, int8=330, fp4=20_000),
+         memory=279, bandwidth=8000, link=900, pcie=64, driver_mib=284_208, sure=MEDIUM,
+         source="Blackwell Ultra data sheet; checked: aiconfigurator",
+         note="one GPU of the superchip; int8 is about 30 times slower than on a GB200"),
+
+    # NVIDIA, workstation, desktop and embedded
+    _row("rtx-3090", "8.6", "NVIDIA GeForce RTX 3090",
+         peaks=_tera(fp32=35.6, half=71, int8=284), sparse=_tera(half=142, int8=568),
+         memory=24, bandwidth=936.2, link=56.25, pcie=32, driver_mib=24_576,
+         source="GA102 whitepaper; checked: public tables", note="with FP32 accumulation; FP16 accumulation is twice as fast"),
+    _row("rtx-4090", "8.9", "NVIDIA GeForce RTX 4090",
+         peaks=_tera(fp32=82.6, half=165.2, fp8=330.3, int8=660.6), sparse=_tera(half=330.4, fp8=660.6, int8=1321.2),
+         memory=24, bandwidth=1008, link=0, pcie=32, driver_mib=24_564,
+         source="Ada whitepaper; checked: public tables", note="with FP32 accumulation; FP16 accumulation is twice as fast"),
+    _row("rtx-4090-d", "8.9", "NVIDIA GeForce RTX 4090 D",
+         peaks=_tera(fp32=73.5, half=147.1, fp8=294.2, int8=588.4), sparse=_tera(half=294.2, fp8=588.4, int8=1176.7),
+         memory=24, bandwidth=1008, link=0, pcie=32, driver_mib=24_564, sure=LOW, bandwidth_sure=MEDIUM,
+         source="derived: 114 of the RTX 4090's 128 multiprocessors at the same 2.52 GHz; checked: hmc-tech.com",
+         note="with FP32 accumulation; FP16 accumulation is twice as fast"),
+    _row("rtx-5090", "12.0", "NVIDIA GeForce RTX 5090",
+         peaks=_tera(fp32=104.8, half=209.5, fp8=419, int8=838, fp4=1676),
+         sparse=_tera(half=419, fp8=838, int8=1676, fp4=3352),
+         memory=32, bandwidth=1792, link=0, pcie=64, driver_mib=32_607,
+         source="RTX Blackwell whitepaper; checked: public tables",
+         note="with FP32 accumulation; FP16 accumulation is twice as fast; the headline 3352 is sparse fp4"),
+    _row("rtx-a6000", "8.6", "NVIDIA RTX A6000",
+         peaks=_tera(fp32=38.7, half=154.8, int8=309.7), sparse=_tera(half=309.7, int8=619.4),
+         memory=48, bandwidth=768, link=56.25, pcie=32, driver_mib=49_140,
+         source="RTX A6000 data sheet; checked: LLM-Viewer, llm-analysis", note=_BRIDGE_NOTE),
+    _row("rtx-6000-ada", "8.9", "NVIDIA RTX 6000 Ada Generation",
+         peaks=_tera(fp32=91.1, half=364.2, fp8=728.5, int8=728.5), sparse=_tera(half=728.5, fp8=1457, int8=1457),
+         memory=48, bandwidth=960, link=0, pcie=32, driver_mib=49_140, sure=MEDIUM,
+         source="RTX 6000 Ada data sheet; checked: public tables", note="the headline 1457 is sparse fp8"),
+    _row("rtx-pro-6000-blackwell", "12.0", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+         peaks=_tera(fp32=126, half=503.8, fp8=1007.6, int8=1007.6, fp4=2015.2),
+         sparse=_tera(half=1007.6, fp8=2015.2, int8=2015.2, fp4=4030),
+         memory=96, bandwidth=1792, link=0, pcie=64, driver_mib=97_887, sure=MEDIUM,
+         source=f"{_RTX_PRO}; checked: public tables", note="the headline 4000 is sparse fp4"),
+    _row("rtx-pro-6000-blackwell-maxq", "12.0", "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+         peaks=_tera(fp32=110, half=438.9, fp8=877.8, int8=877.8, fp4=1755.7),
+         memory=96, bandwidth=1792, link=0, pcie=64, driver_mib=97_887, sure=MEDIUM,
+         source=f"{_RTX_PRO}; checked: public tables"),
+    _row("rtx-pro-6000-blackwell-server", "12.0", "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+         peaks=_tera(fp32=117, half=467.8, fp8=935.6, int8=935.6, fp4=1871.2),
+         memory=96, bandwidth=1597, link=0, pcie=64, driver_mib=97_887, sure=MEDIUM, bandwidth_sure=MEDIUM,
+         source=f"{_RTX_PRO}; checked: aiconfigurator, which has another bandwidth",
+         note="sources conflict on bandwidth: the sheet has 1597 GB/s, aiconfigurator 1792, with which no limit can be beaten"),
+    _row("gb10-dgx-spark", "12.1", "NVIDIA GB10",
+         peaks=_tera(fp32=31, half=125, fp8=250, int8=250, fp4=500),
+         memory=128, bandwidth=273, link=0, pcie=None, sure=LOW,
+         source="DGX Spark product page; not checked further",
+         note="memory is shared with the CPU; the headline 1000 is sparse fp4, the other rates are derived from it by halving"),
+    _row("jetson-thor", "11.0", "NVIDIA Thor",
+         peaks=_tera(half=258.8, fp8=517.6, int8=517.6, fp4=1035),
+         memory=128, bandwidth=273, link=0, pcie=None, sure=MEDIUM,
+         source="Jetson AGX Thor product page; not checked further",
+         note="memory is shared with the CPU; the headline 2070 is sparse fp4"),
+
+    # AMD
+    _row("mi210", "gfx90a", "AMD Instinct MI210",
+         peaks=_tera(fp32=22.6, half=181, int8=181), memory=64, bandwidth=1638.4, link=150, pcie=32,
+         source="MI200 data sheets; checked: llm-analysis"),
+    _row("mi250x", "gfx90a", "AMD Instinct MI250X",
+         peaks=_tera(fp32=47.9, half=383, int8=383), memory=128, bandwidth=3276.8, link=400, pcie=32,
+         source="MI200 data sheets; checked: llm-analysis, torchtitan",
+         note="the module of two dies; frameworks see each die as a device of its own: mi250x-gcd"),
+    _row("mi250x-gcd", "gfx90a", "AMD Instinct MI250X",
+         peaks=_tera(fp32=23.95, half=191.5, int8=191.5), memory=64, bandwidth=1638.4, link=200, pcie=None,
+         source="MI200 data sheets, halved; checked: torchtitan",
+         note="one die of the module, which is what frameworks see as a device; links out of the module only"),
+    _row("mi300x", "gfx942", "AMD Instinct MI300X",
+         peaks=_MI300X, sparse=_MI300X_SPARSE, memory=192, bandwidth=5300, link=448, pcie=64,
+         source="MI300X data sheet; checked: GenZ, torchtitan, public tables",
+         note="fp8 is the FNUZ variant; the peak needs 2.1 GHz, which the power limit rarely allows"),
+    _row("mi325x", "gfx942", "AMD Instinct MI325X",
+         peaks=_MI300X, sparse=_MI300X_SPARSE, memory=256, bandwidth=6000, link=448, pcie=64,
+         source="MI325X data sheet; checked: GenZ"),
+    _row("mi355x", "gfx950", "AMD Instinct MI355X",
+         peaks=_tera(fp32=157.3, half=2516.6, fp8=5033.2, int8=5033.2, fp4=10_066.3),
+         sparse=_tera(half=5033.2, fp8=10_066.3, int8=10_066.3),
+         memory=288, bandwidth=8000, link=537.5, pcie=64, sure=MEDIUM,
+         source="MI355X data sheet, CDNA4 whitepaper; checked: public pages", note="fp6 runs at the rate of fp4"),
+
+    # Intel, Google, Huawei
+    _row("gaudi2", "hpu", "HL-225", "Gaudi2",
+         peaks=_tera(half=432, fp8=865), memory=96, bandwidth=2450, link=300, pcie=64,
+         source="Gaudi 2 whitepaper; checked: public pages"),
+    _row("gaudi3", "hpu", "HL-325L", "HL-338", "Gaudi3",
+         peaks=_tera(half=1835, fp8=1835), memory=128, bandwidth=3700, link=600, pcie=64,
+         source="Gaudi 3 whitepaper; checked: GenZ",
+         note="fp8 is no faster than bf16; third parties saw bf16 throttle below its peak"),
+    _row("tpu-v4", "tpu", "TPU v4",
+         peaks=_tera(bf16=275, int8=275), memory=32, bandwidth=1228, link=300, pcie=None, sure=MEDIUM, bandwidth_sure=MEDIUM,
+         source="Cloud TPU documentation (v4; links and bandwidth: comparison with v5p); not checked further",
+         note="int8 is no faster than bf16; the page of v4 itself rounds the bandwidth to 1200 GB/s"),
+    _row("tpu-v5e", "tpu", "TPU v5 lite", "TPU v5e",
+         peaks=_tera(half=197, int8=394), memory=16, bandwidth=819, link=200, pcie=None,
+         source="Cloud TPU documentation; checked: scaling-book"),
+    _row("tpu-v5p", "tpu", "TPU v5", "TPU v5p",
+         peaks=_tera(half=459, int8=918), memory=95, bandwidth=2765, link=600, pcie=None,
+         source="Cloud TPU documentation; checked: scaling-book"),
+    _row("tpu-v6e", "tpu", "TPU v6 lite", "TPU v6e",
+         peaks=_tera(half=918, int8=1836), memory=32, bandwidth=1640, link=448, pcie=None,
+         source="Cloud TPU documentation; checked: GenZ, scaling-book"),
+    _row("ascend-910b3", "ascend", "910B3", "Ascend 910B3",
+         peaks=_tera(half=313, int8=640), memory=64, bandwidth=1600, link=196, pcie=32, sure=LOW, bandwidth_sure=LOW,
+         source="third-party compilations only, which disagree",
+         note="uncertain: compilations range over 256-400 TFLOP/s and 0.4-1.6 TB/s; B1, B2 and B4 are other parts"),
+
+    # Apple, CPU
+    _row("m1-max", "metal", "Apple M1 Max", peaks=_tera(fp32=10.4, half=10.4),
+         memory=64, bandwidth=400, link=0, pcie=None, sure=MEDIUM, source=_APPLE, note=_APPLE_NOTE),
+    _row("m1-ultra", "metal", "Apple M1 Ultra", peaks=_tera(fp32=20.8, half=20.8),
+         memory=128, bandwidth=800, link=0, pcie=None, sure=MEDIUM, source=_APPLE, note=_APPLE_NOTE),
+    _row("m2-max", "metal", "Apple M2 Max", peaks=_tera(fp32=13.6, half=13.6),
+         memory=96, bandwidth=400, link=0, pcie=None, sure=MEDIUM, source=_APPLE, note=_APPLE_NOTE),
+    _row("m2-ultra", "metal", "Apple M2 Ultra", peaks=_tera(fp32=27.2, half=27.2),
+         memory=192, bandwidth=800, link=0, pcie=None, sure=MEDIUM, source=_APPLE, note=_APPLE_NOTE),
+    _row("m3-max-40c", "metal", "Apple M3 Max", peaks=_tera(fp32=14.2, half=14.2),
+         memory=128, bandwidth=400, link=0, pcie=None, sure=LOW, source=_APPLE,
+         note=f"40 cores; the 30-core variant of the same name has 300 GB/s; {_APPLE_NOTE}"),
+    _row("m3-ultra", "metal", "Apple M3 Ultra", peaks=_tera(fp32=28.4, half=28.4),
+         memory=512, bandwidth=819, link=0, pcie=None, sure=LOW, source=_APPLE, note=_APPLE_NOTE),
+    _row("m4-max-40c", "metal", "Apple M4 Max", peaks=_tera(fp32=18.4, half=18.4),
+         memory=128, bandwidth=546, link=0, pcie=None, sure=LOW, source=_APPLE,
+         note=f"40 cores; the 32-core variant of the same name has 410 GB/s; {_APPLE_NOTE}"),
+    _row("generic-cpu-ddr5-8ch", "cpu", "generic-cpu", peaks=_tera(fp32=3, bf16=6),
+         memory=None, bandwidth=307.2, link=0, pcie=None, sure=LOW, bandwidth_sure=MEDIUM,
+         source="derived: 8 channels of DDR5-4800; 32 cores at 2.9 GHz with 32 fp32 FLOP a cycle",
+         note="a placeholder: bf16 dot products double fp32, AMX gives far more; give measured figures instead"),
+)
+# fmt: on
+
+GPUS: Mapping[str, Gpu] = MappingProxyType({gpu.id: gpu for gpu in _ROWS})

@@ -1,0 +1,133 @@
+"""From what people write to a worker: models by name, file and fields, formats, and how GPUs share the work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from proxy.deployments import Written, deployment_of, load_model
+from roofline.deployment import Parallelism
+from roofline.gpus import GPUS
+
+HERE = Path()
+FIELDS = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
+NVFP4 = {
+    "producer": {"name": "modelopt"},
+    "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"], "group_size": 16},
+}
+
+
+def write(folder: Path, text: str, name: str = "config.json") -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_known_name_needs_no_file() -> None:
+    """Names are looked up when no file of that name is there."""
+    assert load_model("llama-3.1-8b", HERE).shape.parameters() == 8_030_261_248
+
+
+def test_fields_may_be_given_inline() -> None:
+    """The fields of a config.json stand for it."""
+    assert load_model(FIELDS, HERE).shape.layers == 2
+
+
+@pytest.mark.parametrize("spec", ["tiny/config.json", "tiny"])
+def test_a_file_or_its_folder_is_read_from_beside_the_configuration(tmp_path: Path, spec: str) -> None:
+    """Relative paths start at the configuration; the model is called as its folder."""
+    write(tmp_path / "tiny", json.dumps(FIELDS))
+
+    assert (load_model(spec, tmp_path).shape.name, load_model(spec, tmp_path).shape.layers) == ("tiny", 2)
+
+
+def test_widths_may_stand_in_a_file_of_their_own(tmp_path: Path) -> None:
+    """Checkpoints of one tool keep their widths beside the config."""
+    write(tmp_path / "tiny", json.dumps(FIELDS))
+    write(tmp_path / "tiny", json.dumps(NVFP4), "hf_quant_config.json")
+    scheme = load_model("tiny", tmp_path).shape.scheme
+
+    assert scheme.width("model.layers.0.mlp.up_proj").bytes_each < 0.6
+    assert scheme.width("lm_head").bytes_each == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[1]", "holds no JSON object but a list"),
+        ("{}", "hidden_size"),
+        ("[" * 100_000, "is nested too deeply|is no JSON"),
+        ('{"a": "\\ud800', "is no JSON"),
+        (" " * 5_000_000, "has more than 4194304 bytes"),
+    ],
+)
+def test_a_file_that_is_no_config_is_an_error_that_says_why(tmp_path: Path, text: str, message: str) -> None:
+    """Whatever stands in the file, the error names it."""
+    write(tmp_path / "tiny", text)
+
+    with pytest.raises(ValueError, match=message):
+        load_model("tiny", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [("gone/config.json", "there is no file gone/config.json"), ("no-such-model-7b", "no model is known by the name")],
+)
+def test_what_is_not_there_is_an_error_that_says_what_to_give(spec: str, message: str) -> None:
+    """Neither a file nor a known name."""
+    with pytest.raises(ValueError, match=message):
+        load_model(spec, HERE)
+
+
+def test_a_name_that_tells_its_format_is_taken_at_its_word() -> None:
+    """A checkpoint called -FP8 stores fp8, unless another format is said."""
+    model, gpu = load_model("Qwen/Qwen3-8B-FP8", HERE), GPUS["h100-sxm"]
+
+    assert deployment_of(model, gpu, Written()).weights.name.startswith("fp8")
+    assert deployment_of(model, gpu, Written(weight_dtype="bf16")).weights.name == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("written", "sharing"),
+    [
+        (Written(), Parallelism()),
+        (Written(gpus=4), Parallelism(tensor=4)),
+        (Written(gpus=8, pipeline=2), Parallelism(tensor=4, pipeline=2)),
+        (Written(gpus=8, tensor=2, data=4, is_expert_parallel=True), Parallelism(tensor=2, data=4, expert=True)),
+        (Written(tensor=2), Parallelism(tensor=2)),
+    ],
+)
+def test_gpus_that_nothing_is_said_about_are_tensor_parallel(written: Written, sharing: Parallelism) -> None:
+    """The counts multiply to the GPUs of a worker."""
+    assert written.parallelism() == sharing
+
+
+@pytest.mark.parametrize("written", [Written(gpus=4, tensor=3), Written(gpus=3, pipeline=2)])
+def test_counts_that_contradict_each_other_are_refused(written: Written) -> None:
+    """They would have to multiply to the GPUs of a worker."""
+    with pytest.raises(ValueError, match=f"{written.gpus} GPUs a worker are not"):
+        written.parallelism()
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (Written(weight_dtype="fp9"), "weight dtype 'fp9' is not known"),
+        (Written(kv_dtype="fp9"), "KV cache dtype 'fp9' is not known"),
+    ],
+)
+def test_formats_that_are_not_known_are_refused(written: Written, message: str) -> None:
+    """The error lists those that are."""
+    with pytest.raises(ValueError, match=message):
+        deployment_of(load_model("qwen3-8b", HERE), GPUS["h100-sxm"], written)
