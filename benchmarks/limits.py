@@ -17,8 +17,8 @@ from roofline.closed_form import closed_form
 from roofline.deployment import Deployment, Parallelism
 from roofline.expected import DEFAULT_LOSSES
 from roofline.gpus import GPUS
-from roofline.known_models import find_shape
 from roofline.limits import Surroundings, decode_limit, prefill_limit
+from roofline.models.known import find_shape
 
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3", "qwen3-next-80b-a3b-instruct")
 _LOSSES = DEFAULT_LOSSES["vllm"]

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from proxy.planning.command import plan
+
 app = typer.Typer(
     name="ridgeline",
     help="OpenAI-compatible gateway for vLLM fleets that measures every request as it passes.",
@@ -114,36 +116,17 @@ def doctor(
     raise typer.Exit(status)
 
 
-@app.command()
-def simulate(
-    model: Annotated[str, typer.Option(help="Name of the model it serves.")],
-    gpu: Annotated[str, typer.Option(help="GPU whose timing it takes, such as h100-sxm.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    max_model_len: Annotated[int, typer.Option(min=1, help="Most tokens of prompt and output together.")] = 131_072,
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="Most sequences that run at once.")] = 64,
-    api_key: Annotated[str | None, typer.Option(help="Key wanted below /v1.", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="What texts and lengths are drawn from.")] = 0,
-    speed: Annotated[float, typer.Option(help="2 makes everything take half its time.")] = 1.0,
-) -> None:
-    """Run one simulated worker. Exit status 2 for an unknown GPU or an address that cannot be had."""
-    from simulator.worker import run  # noqa: PLC0415
+app.command()(plan)
 
-    try:
-        run(
-            model,
-            gpu,
-            port,
-            host,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            api_key=api_key,
-            seed=seed,
-            speed=speed,
-        )
-    except (ValueError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+
+@app.command(
+    add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def simulate(context: typer.Context) -> None:
+    """Run one simulated worker; its options are told by `ridgeline simulate --help`."""
+    from simulator.worker import app as worker  # noqa: PLC0415
+
+    worker(context.args, prog_name="ridgeline simulate")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from proxy.config_errors import KeyPath
 from proxy.config_file import Document, Tree
 
 if TYPE_CHECKING:
-    from roofline.known_models import KnownModel
+    from roofline.models.known import KnownModel
 
 _OF_POOLS = ("gpu", "gpus_per_worker", "tensor_parallel", "weight_dtype", "kv_dtype")
 

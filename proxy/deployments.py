@@ -13,9 +13,9 @@ from pathlib import Path
 
 from roofline.deployment import Deployment, Parallelism
 from roofline.gpu import Gpu
-from roofline.known_models import KnownModel, find_model
 from roofline.kv_cache import kv_width
-from roofline.model_config import shape_from_config
+from roofline.models.config import shape_from_config
+from roofline.models.known import KnownModel, find_model
 from roofline.quantization import named_scheme, scheme_from_config
 
 _MOST_BYTES = 4 * 1024 * 1024  # of a config.json; real ones have some ten kilobytes

@@ -7,7 +7,6 @@ that ran, the engine's chunks and the experts that many tokens reach. *Expected*
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
@@ -55,12 +54,16 @@ def prefill_limit(
     ``cached_tokens`` of the prompt are found in the prefix cache; at least one token is always computed. Weights are read once
     for the floor, once a chunk for the others; the head runs for the last position only. ``ValueError`` if there are no tokens.
     """
-    cached, new = _split(prompt_tokens, cached_tokens)
+    spans = prefill_spans(prompt_tokens, cached_tokens, around)
+    cached, new, *_ = spans[0]
     least = cost(deployment, (Span(cached, new),), Routing.FEWEST)
-    stages = deployment.parallelism.pipeline if new > 1 else 1  # chunks may be in all stages at once, one token in one only
-    done = cost(deployment, prefill_spans(new, cached, around))
+    # Chunks may be computed in all stages of a pipeline at once, but the first one passes the weights stage after stage.
+    compute_seconds = least.compute_seconds / (deployment.parallelism.pipeline if new > 1 else 1)
+    floor = max(compute_seconds, least.memory_seconds)
+    binds: Binds = "compute" if compute_seconds > least.memory_seconds else "memory"
+    done = cost(deployment, spans)
     calibrated = expected_of(deployment, done, losses).seconds + losses.request_overhead_seconds
-    return Limit(least.seconds / stages, done.seconds, calibrated, least.binds, least.flop, least.bytes)
+    return Limit(floor, done.seconds, calibrated, binds, least.flop, least.bytes)
 
 
 def decode_limit(
@@ -71,15 +74,9 @@ def decode_limit(
     ``context_tokens`` is the length of the prompt; the cache grows while ``completion_tokens`` are made (the first of them by
     the prefill, so at least 2). ``around`` holds the other sequences of the batch.
     """
-    if context_tokens < 1 or completion_tokens < 2:
-        raise ValueError(f"TPOT needs a prompt and 2 completion tokens, not {context_tokens} and {completion_tokens}")
+    spans = decode_spans(context_tokens, completion_tokens, around)
     steps = completion_tokens - 1
-    own = Span(context_tokens, steps, steps=steps, logits=steps)
-    least = cost(deployment, (own,), Routing.FEWEST)
-    spans: tuple[Span, ...] = (own,)
-    if around.running > 0:  # others come and go: in the mean over the answer they stay as they are
-        earlier = max(0, around.context_tokens - steps // 2)
-        spans = (own, Span(earlier, steps, around.running, steps, steps))
+    least = cost(deployment, spans[:1], Routing.FEWEST)
     done = cost(deployment, spans)
     calibrated = expected_of(deployment, done, losses).seconds / steps
     return Limit(least.seconds / steps, done.seconds / steps, calibrated, least.binds, least.flop / steps, least.bytes / steps)
@@ -93,8 +90,17 @@ def e2e_seconds(ttft_seconds: float, tpot_seconds: float | None, completion_toke
     return ttft_seconds + (completion_tokens - 1) * tpot_seconds if tpot_seconds and completion_tokens > 1 else ttft_seconds
 
 
-def prefill_spans(new: int, cached: int, around: Surroundings) -> Sequence[Span]:
-    """The prefill in the engine's chunks, with the decoding of the others in the same steps."""
+def prefill_spans(prompt_tokens: int, cached_tokens: int, around: Surroundings) -> tuple[Span, ...]:
+    """What runs while a prompt is computed: the prompt in the engine's chunks, then the others' decoding in the same steps.
+
+    ``ValueError`` if there are no tokens, or more cached ones than there are.
+    """
+    if prompt_tokens < 1:
+        raise ValueError(f"a prompt has at least one token, not {prompt_tokens}")
+    if not 0 <= cached_tokens <= prompt_tokens:
+        raise ValueError(f"cached tokens are part of the prompt's {prompt_tokens}, not {cached_tokens}")
+    cached = min(cached_tokens, prompt_tokens - 1)
+    new = prompt_tokens - cached
     chunks = 1
     if around.chunk_tokens is not None:
         room = max(1, around.chunk_tokens - int(around.running))  # each decoding sequence takes a token of the step's budget
@@ -105,10 +111,15 @@ def prefill_spans(new: int, cached: int, around: Surroundings) -> Sequence[Span]
     return (own, Span(around.context_tokens, chunks, around.running, chunks, chunks))
 
 
-def _split(prompt_tokens: int, cached_tokens: int) -> tuple[int, int]:
-    if prompt_tokens < 1:
-        raise ValueError(f"a prompt has at least one token, not {prompt_tokens}")
-    if not 0 <= cached_tokens <= prompt_tokens:
-        raise ValueError(f"cached tokens are part of the prompt's {prompt_tokens}, not {cached_tokens}")
-    cached = min(cached_tokens, prompt_tokens - 1)
-    return cached, prompt_tokens - cached
+def decode_spans(context_tokens: int, completion_tokens: int, around: Surroundings) -> tuple[Span, ...]:
+    """What runs while an answer is decoded: its own steps on a growing context, then the others in the same steps.
+
+    Others come and go: in the mean over the answer they stay as they are. ``ValueError`` below two completion tokens.
+    """
+    if context_tokens < 1 or completion_tokens < 2:
+        raise ValueError(f"TPOT needs a prompt and 2 completion tokens, not {context_tokens} and {completion_tokens}")
+    steps = completion_tokens - 1
+    own = Span(context_tokens, steps, 1.0, steps, steps)
+    if around.running <= 0:
+        return (own,)
+    return (own, Span(max(0, around.context_tokens - steps // 2), steps, around.running, steps, steps))

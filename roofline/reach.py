@@ -28,15 +28,16 @@ class Reach:
     def reads(self, past: int, new: int, steps: int) -> float:
         """Cached tokens read when ``new`` tokens follow ``past`` ones in ``steps`` equal steps, summed over the steps.
 
-        Each step reads what its first token reaches of the tokens before the step. Exact for one step, for as many steps as
-        tokens, and for reaches that slide; for a chunked reach in parts of another size, the mean reach of all tokens.
+        Each step reads what its first token reaches of the tokens before the step.
         """
         part = new / steps
         reach = self.tokens
         if reach is None:
             return steps * past + part * steps * (steps - 1) / 2
         if self.is_chunked:
-            return float(past % reach) if steps == 1 else steps * (self.pairs(past, new) / new - 1)
+            if steps == new:  # one by one: what they attend to but themselves
+                return self.pairs(past, new) - new
+            return sum((past + step * part) % reach for step in range(steps))
         growing = min(steps, max(0, int((reach - 1 - past) // part) + 1)) if part > 0 else steps
         return growing * past + part * growing * (growing - 1) / 2 + (steps - growing) * (reach - 1)
 

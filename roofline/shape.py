@@ -1,6 +1,6 @@
 """The shape of a model: its weight matrices by kind, and what each layer keeps per token or per sequence.
 
-Values only. `roofline.model_config` makes one from a config.json, `roofline.known_models` knows common ones by name.
+Values only. `roofline.models.config` makes one from a config.json, `roofline.models.known` knows common ones by name.
 """
 
 from __future__ import annotations

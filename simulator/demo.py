@@ -147,7 +147,7 @@ async def run_demo(*, with_traffic: bool, duration_seconds: float | None, log: P
 
 def _worker(worker: DemoWorker, folder: Path) -> contextlib.AbstractAsyncContextManager[Child]:
     command = ["-m", "simulator.worker", "--model", MODEL, "--gpu", worker.gpu, "--port", "0"]
-    command += ["--max-model-len", str(worker.max_model_len)]
+    command += ["--max-model-len", str(worker.max_model_len), "--enable-prompt-tokens-details"]
     return child(worker.name, command, folder=folder, grace_seconds=_WORKER_GRACE_SECONDS, reads_output=True)
 
 

@@ -4,38 +4,53 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 from simulator.engine import Engine, Progress
-from simulator.metrics import Latencies
+from simulator.metrics import Lag, Ledger
 from simulator.prefix import Prompt
+from simulator.wire import Timing
 
 _LARGEST_DEBT_SECONDS = 0.05  # how far a late loop may be behind and still catch up
 
 
 class Ticket:
-    """A submitted request: where its tokens arrive."""
+    """A submitted sequence. Instants are of the driver's clock."""
 
-    def __init__(self, identifier: str, arrived_at: float, finish_reason: str) -> None:
+    def __init__(
+        self,
+        identifier: str,
+        arrived_at: float,
+        finish_reason: str,
+        prompt_tokens: int,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
         self.identifier = identifier
         self.arrived_at = arrived_at
         self.finish_reason = finish_reason
+        self.prompt_tokens = prompt_tokens
+        self.fetched_tokens = 0  # of the prompt, that another worker had computed
+        self.on_progress = on_progress  # called in the loop of the driver; must not raise
+        self.rank = 0
+        self.scheduled_at: float | None = None
+        self.first_token_at: float | None = None
         self.last_token_at: float | None = None
-        self._progress: asyncio.Queue[Progress] = asyncio.Queue()
+        self.generated_tokens = 0
 
     def __repr__(self) -> str:
-        return f"<Ticket {self.identifier}>"
+        return f"<Ticket {self.identifier}: {self.generated_tokens} tokens>"
 
-    async def next(self) -> Progress:
-        """The newest progress, as soon as there is some; tokens that piled up are told at once, as vLLM does."""
-        newest = await self._progress.get()
-        while not self._progress.empty():
-            newest = self._progress.get_nowait()
-        return newest
-
-    def put(self, progress: Progress) -> None:
-        """Hand over a token."""
-        self._progress.put_nowait(progress)
+    def timing(self) -> Timing | None:
+        """The times so far; ``None`` before the first token."""
+        if self.scheduled_at is None or self.first_token_at is None or self.last_token_at is None:
+            return None
+        return Timing(
+            queue_seconds=self.scheduled_at - self.arrived_at,
+            first_token_seconds=self.first_token_at - self.scheduled_at,
+            generation_seconds=self.last_token_at - self.first_token_at,
+            tokens=self.generated_tokens,
+        )
 
 
 class Driver:
@@ -45,51 +60,114 @@ class Driver:
         if speed <= 0:
             raise ValueError(f"speed must be above 0, got {speed}")
         self.engine = engine
-        self.latencies = Latencies()
+        self.ledgers = tuple(Ledger() for _ in engine.ranks)
+        self.lag = Lag()
         self._clock = clock
         self._speed = speed
         self._tickets: dict[str, Ticket] = {}
         self._numbers = count(1)
-        self._work = asyncio.Event()
+        self._work = tuple(asyncio.Event() for _ in engine.ranks)
 
-    def submit(self, prompt: Prompt, output_tokens: int, finish_reason: str) -> Ticket:
-        """Give a request to the engine. ``ValueError`` if it could never run there."""
-        ticket = Ticket(f"r{next(self._numbers)}", self._clock(), finish_reason)
-        self.engine.add(ticket.identifier, prompt, output_tokens)
-        self._tickets[ticket.identifier] = ticket
-        self._work.set()
+    def __repr__(self) -> str:
+        return f"<Driver {self.engine!r}, {self.lag!r}>"
+
+    def submit(
+        self,
+        prompt: Prompt,
+        output_tokens: int,
+        finish_reason: str,
+        on_progress: Callable[[Progress], None],
+        *,
+        rank: int | None = None,
+        priority: int = 0,
+        fetched_tokens: int = 0,
+    ) -> Ticket:
+        """Give a sequence to the engine, which calls ``on_progress`` for its tokens. ``ValueError`` if it could never run.
+
+        ``fetched_tokens`` of its prompt come from another worker. The engine has no notion of that and is given the rest as the
+        whole prompt, so such a sequence takes too little of the KV cache.
+        """
+        identifier = f"r{next(self._numbers)}"
+        whole = prompt
+        if fetched_tokens:
+            prompt = replace(prompt, tokens=prompt.tokens - fetched_tokens, blocks=())
+        ticket = Ticket(identifier, self._clock(), finish_reason, whole.tokens, on_progress)
+        ticket.fetched_tokens = fetched_tokens
+        ticket.rank = self.engine.add(identifier, prompt, output_tokens, priority=priority, rank=rank)
+        self.ledgers[ticket.rank].external_hit_tokens += fetched_tokens
+        self._tickets[identifier] = ticket
+        self._work[ticket.rank].set()
         return ticket
 
     def withdraw(self, ticket: Ticket) -> None:
-        """Take a request out of the engine at once; nothing happens if it has finished."""
-        self._tickets.pop(ticket.identifier, None)
-        self.engine.abort(ticket.identifier)
+        """Take a sequence out of the engine at once; nothing happens if it has finished."""
+        if self._tickets.pop(ticket.identifier, None) is not None:
+            self.engine.abort(ticket.identifier)
+
+    def wake(self) -> None:
+        """Look for work again; to be called when the engine is not paused any more."""
+        for event in self._work:
+            event.set()
 
     async def run(self) -> None:
-        """Step until cancelled."""
+        """Step all ranks until cancelled."""
+        async with asyncio.TaskGroup() as ranks:
+            for number in range(len(self._work)):
+                ranks.create_task(self._run_rank(number))
+
+    async def _run_rank(self, rank: int) -> None:
+        work, ledger = self._work[rank], self.ledgers[rank]
         due_at = self._clock()
         while True:
-            step = self.engine.schedule()
+            step = self.engine.schedule(rank)
             if step is None:
-                self._work.clear()
-                await self._work.wait()
+                work.clear()
+                await work.wait()
                 due_at = self._clock()
                 continue
-            due_at = max(due_at, self._clock() - _LARGEST_DEBT_SECONDS) + step.seconds / self._speed
+            for identifier in step.admitted:
+                self._tickets[identifier].scheduled_at = self._clock()
+            begun_at = max(due_at, self._clock() - _LARGEST_DEBT_SECONDS)
+            self.lag.lost_seconds += begun_at - due_at
+            due_at = begun_at + step.seconds / self._speed
             await asyncio.sleep(max(0.0, due_at - self._clock()))
             now = self._clock()
-            for progress in self.engine.complete(step):
-                self._deliver(progress, now)
+            progress = self.engine.complete(step)
+            ledger.step_tokens.observe(step.prefill_tokens + sum(one.new_tokens for one in progress))
+            for one in progress:
+                self._deliver(one, now, ledger)
+            self.lag.seconds.observe(max(0.0, self._clock() - due_at))
 
-    def _deliver(self, progress: Progress, now: float) -> None:
-        ticket = self._tickets[progress.identifier]
-        if ticket.last_token_at is None:
-            self.latencies.ttft_seconds.observe(now - ticket.arrived_at)
+    def _deliver(self, progress: Progress, now: float, ledger: Ledger) -> None:
+        ticket = self._tickets.get(progress.identifier)
+        if ticket is None:  # withdrawn by the delivery to another
+            return
+        if ticket.first_token_at is None or ticket.last_token_at is None:
+            ticket.first_token_at = now
+            ledger.ttft_seconds.observe(now - ticket.arrived_at)
         else:
-            self.latencies.itl_seconds.observe(now - ticket.last_token_at)
+            ledger.itl_seconds.observe(now - ticket.last_token_at)
         ticket.last_token_at = now
+        ticket.generated_tokens = progress.generated_tokens
         if progress.is_finished:
-            self.latencies.e2e_seconds.observe(now - ticket.arrived_at)
-            self.latencies.finished[ticket.finish_reason] += 1
             del self._tickets[progress.identifier]
-        ticket.put(progress)
+            _book(ticket, progress, ledger)
+        ticket.on_progress(progress)
+
+
+def _book(ticket: Ticket, progress: Progress, ledger: Ledger) -> None:
+    """Enter a finished sequence into the histograms."""
+    timing = ticket.timing()
+    if timing is None:
+        raise RuntimeError(f"{ticket!r} has finished without a token")
+    ledger.queue_seconds.observe(timing.queue_seconds)
+    ledger.prefill_seconds.observe(timing.first_token_seconds)
+    ledger.decode_seconds.observe(timing.generation_seconds)
+    ledger.inference_seconds.observe(timing.first_token_seconds + timing.generation_seconds)
+    ledger.e2e_seconds.observe(timing.queue_seconds + timing.first_token_seconds + timing.generation_seconds)
+    ledger.tpot_seconds.observe(timing.generation_seconds / (timing.tokens - 1) if timing.tokens > 1 else 0.0)
+    ledger.prompt_tokens.observe(ticket.prompt_tokens)
+    ledger.computed_tokens.observe(ticket.prompt_tokens - ticket.fetched_tokens - progress.cached_tokens)
+    ledger.generation_tokens.observe(progress.generated_tokens)
+    ledger.preemptions.observe(progress.preempted)
+    ledger.finished[ticket.finish_reason] = ledger.finished.get(ticket.finish_reason, 0) + 1

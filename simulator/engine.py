@@ -1,232 +1,169 @@
 """The engine of a simulated worker: continuous batching with chunked prefill and a prefix cache, as a pure step loop.
 
 Its driver alternates two calls: `schedule` says what the next step computes and how long it takes; `complete`, made when that
-time is over, says which sequences got a token. Requests may be added and aborted at any moment in between. There is no clock
-in here; the driver's may be real or virtual.
+time is over, says which sequences got tokens. Requests may be added and aborted at any moment in between. There is no clock
+in here; the driver's may be real or virtual. With several data-parallel ranks each has a step of its own in flight.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import fields
 
-from simulator.gpus import DemoGpu
-from simulator.prefix import BLOCK_TOKENS, BlockPool, Lease, Prompt
+from simulator.engine_rank import Rank
+from simulator.engine_values import Controls, EngineSettings, Progress, QueuePolicy, Request, Speculation, Step, Totals
+from simulator.prefix import Prompt
+from simulator.timing import Noise
 
+__all__ = [
+    "Engine",
+    "EngineSettings",
+    "Noise",
+    "Progress",
+    "QueuePolicy",
+    "Rank",
+    "Request",
+    "Speculation",
+    "Step",
+    "Totals",
+]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """What bounds a step, and what it costs."""
-
-    gpu: DemoGpu
-    max_num_seqs: int = 64  # sequences that run at once
-    step_tokens: int = 2048  # tokens computed in one step, prefill and decode together
-
-    @property
-    def kv_blocks(self) -> int:
-        """Capacity of the KV cache in blocks."""
-        return self.gpu.kv_tokens // BLOCK_TOKENS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One request as it waits."""
-
-    identifier: str
-    prompt: Prompt
-    output_tokens: int  # how many it will generate
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Sequence:
-    """One request as it runs."""
-
-    request: Request
-    lease: Lease
-    computed_tokens: int  # prompt tokens in the KV cache, cached ones included
-    generated_tokens: int = 0
-    created_blocks: int = 0  # prompt blocks that the cache learned from it
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether it has generated all of its output."""
-        return self.generated_tokens == self.request.output_tokens
-
-    @property
-    def missing_tokens(self) -> int:
-        """Prompt tokens still to be computed; 0 means it decodes."""
-        return self.request.prompt.tokens - self.computed_tokens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What one step computes. Hand it back to `Engine.complete` after ``seconds``."""
-
-    parts: tuple[tuple[Sequence, int], ...]  # sequence, tokens computed for it
-    prefill_tokens: int
-    context_tokens: int  # KV tokens read, summed over the sequences
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """One sequence got one token."""
-
-    identifier: str
-    generated_tokens: int  # so far, this one included
-    cached_tokens: int  # prompt tokens taken from the prefix cache
-    created_cache_tokens: int  # prompt tokens the prefix cache learned
-    is_finished: bool
-
-
-@dataclass(slots=True, kw_only=True)
-class Totals:
-    """What the engine has done since it was made; only ever grows."""
-
-    prefix_queried_tokens: int = 0
-    prefix_hit_tokens: int = 0
-    prompt_tokens: int = 0  # of finished prefills, cached ones included
-    generation_tokens: int = 0
+_CROWDED_RATIO = 0.5  # use of the KV cache above which waiting counts double
 
 
 class Engine:
-    """Two queues, a KV cache and the step in flight."""
+    """The ranks of one worker (one, unless it is data-parallel), and how requests spread over them."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
-        self.totals = Totals()
-        self._pool = BlockPool(settings.kv_blocks)
-        self._waiting: OrderedDict[str, Request] = OrderedDict()
-        self._running: dict[str, Sequence] = {}
-        self._step: Step | None = None
+        self._controls = Controls(caches_prefixes=settings.caches_prefixes)
+        self.ranks = tuple(Rank(settings, number, self._controls) for number in range(settings.ranks))
+        self._turn = 0
+        self._arrivals = 0
 
     def __repr__(self) -> str:
-        return f"<Engine {self.running} running, {self.waiting} waiting, {self._pool!r}>"
+        return f"<Engine {self.running} running, {self.waiting} waiting, {list(self.ranks)!r}>"
 
     @property
     def running(self) -> int:
-        """Sequences in the batch."""
-        return len(self._running)
+        """Sequences in the batches of all ranks."""
+        return sum(rank.running for rank in self.ranks)
 
     @property
     def waiting(self) -> int:
         """Sequences that wait for a place or for room in the KV cache."""
-        return len(self._waiting)
+        return sum(rank.waiting for rank in self.ranks)
 
     @property
     def kv_usage_ratio(self) -> float:
-        """Share of the KV cache that running sequences hold; cached but unused blocks do not count."""
-        return self._pool.used / self._pool.capacity
+        """Share of the KV cache that running sequences hold, the mean over the ranks; unused cached blocks do not count."""
+        return sum(rank.kv_usage_ratio for rank in self.ranks) / len(self.ranks)
 
-    def add(self, identifier: str, prompt: Prompt, output_tokens: int) -> None:
-        """Queue a request that will generate ``output_tokens`` (at least 1).
+    @property
+    def totals(self) -> Totals:
+        """What all ranks together have done; with one rank its own, which go on growing."""
+        if len(self.ranks) == 1:
+            return self.ranks[0].totals
+        sums = {
+            field.name: sum(getattr(rank.totals, field.name) for rank in self.ranks)
+            for field in fields(Totals)
+            if field.name != "accepted_by_position"
+        }
+        by_position = [sum(counts) for counts in zip(*(rank.totals.accepted_by_position for rank in self.ranks), strict=True)]
+        return Totals(**sums, accepted_by_position=by_position)
 
-        ``ValueError`` if it could never run: no output, an identifier in use, or more tokens than the KV cache holds.
+    @property
+    def slow_factor(self) -> float:
+        """Steps planned from now on take so many times as long; above 0."""
+        return self._controls.slow_factor
+
+    @slow_factor.setter
+    def slow_factor(self, factor: float) -> None:
+        if not factor > 0:
+            raise ValueError(f"slow_factor must be above 0, got {factor}")
+        self._controls.slow_factor = factor
+
+    @property
+    def is_paused(self) -> bool:
+        """While true no step begins; what is in flight can be completed, and requests can be added."""
+        return self._controls.is_paused
+
+    @is_paused.setter
+    def is_paused(self, paused: bool) -> None:
+        self._controls.is_paused = paused
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """While false nothing is found in the prefix cache, and nothing is added to it."""
+        return self._controls.caches_prefixes
+
+    @caches_prefixes.setter
+    def caches_prefixes(self, caches: bool) -> None:
+        self._controls.caches_prefixes = caches
+
+    def add(self, identifier: str, prompt: Prompt, output_tokens: int, *, priority: int = 0, rank: int | None = None) -> int:
+        """Queue a request that will generate ``output_tokens`` (at least 1), and say on which rank.
+
+        ``rank`` ``None``: the one with the fewest sequences, where waiting ones count double while the KV cache is more than
+        half in use; equals take turns. ``priority``: lower is earlier, if the settings say so. ``ValueError`` if the request
+        could never run: no output, an identifier in use, no such rank, or more tokens than the KV cache holds.
         """
+        settings = self.settings
         if output_tokens < 1:
             raise ValueError(f"output_tokens must be at least 1, got {output_tokens}")
-        if identifier in self._waiting or identifier in self._running:
+        if any(identifier in one for one in self.ranks):
             raise ValueError(f"request {identifier!r} is there already")
-        if prompt.tokens + output_tokens > self.settings.kv_blocks * BLOCK_TOKENS:
+        if prompt.block_tokens != settings.block_tokens:
+            raise ValueError(f"the prompt is cut in blocks of {prompt.block_tokens} tokens, not of {settings.block_tokens}")
+        if prompt.tokens + output_tokens > settings.kv_blocks * settings.block_tokens:
             raise ValueError(f"{prompt.tokens} + {output_tokens} tokens do not fit the KV cache")
-        self._waiting[identifier] = Request(identifier=identifier, prompt=prompt, output_tokens=output_tokens)
+        if rank is not None and not 0 <= rank < len(self.ranks):
+            raise ValueError(f"rank must be in 0-{len(self.ranks) - 1}, got {rank}")
+        chosen = self._least_loaded() if rank is None else rank
+        request = Request(
+            identifier=identifier, prompt=prompt, output_tokens=output_tokens, priority=priority, number=self._arrivals
+        )
+        self._arrivals += 1
+        self.ranks[chosen].add(request)
+        return chosen
 
     def abort(self, identifier: str) -> bool:
         """Drop a request at once, wherever it is. False if it is not there (any more)."""
-        if self._waiting.pop(identifier, None) is not None:
-            return True
-        sequence = self._running.get(identifier)
-        if sequence is None:
-            return False
-        self._leave(sequence)
-        return True
+        return any(rank.abort(identifier) for rank in self.ranks)
 
-    def schedule(self) -> Step | None:
-        """Plan the next step, or ``None`` if there is nothing to do. Running sequences come first, then who waits longest.
+    def schedule(self, rank: int = 0) -> Step | None:
+        """Plan a rank's next step, or ``None`` if there is nothing to do. Running sequences come first, then who waits longest.
 
-        ``RuntimeError`` if the step before has not been completed.
+        ``RuntimeError`` if the rank's step before has not been completed.
         """
-        if self._step is not None:
-            raise RuntimeError("the step in flight must be completed first")
-        budget = self.settings.step_tokens
-        parts: list[tuple[Sequence, int]] = []
-        for sequence in self._running.values():
-            if budget == 0:
-                break
-            tokens = min(sequence.missing_tokens or 1, budget)
-            parts.append((sequence, tokens))
-            budget -= tokens
-        while budget and self._waiting and len(self._running) < self.settings.max_num_seqs:
-            admitted = self._admit_next()
-            if admitted is None:
-                break
-            tokens = min(admitted.missing_tokens, budget)
-            parts.append((admitted, tokens))
-            budget -= tokens
-        if parts:
-            self._step = self._time(parts)
-        return self._step
+        return self.ranks[rank].schedule()
 
-    def complete(self, step: Step) -> list[Progress]:
-        """Book a step whose time is over. Who was aborted meanwhile gets nothing.
+    def complete(self, step: Step, *, tells_all: bool = True) -> list[Progress]:
+        """Book a step whose time is over, and say who got tokens; who was aborted meanwhile gets nothing.
 
-        ``RuntimeError`` if ``step`` is not the one in flight.
+        With ``tells_all`` false only first and last tokens are told, which is cheaper. ``RuntimeError`` if ``step`` is not in
+        flight.
         """
-        if step is not self._step:
-            raise RuntimeError("this step is not in flight")
-        self._step = None
-        progress = []
-        for sequence, tokens in step.parts:
-            if self._running.get(sequence.request.identifier) is sequence and self._advance(sequence, tokens):
-                progress.append(self._report(sequence))
-        return progress
+        return self.ranks[step.rank].complete(step, tells_all=tells_all)
 
-    def _admit_next(self) -> Sequence | None:
-        """Move the first waiting request to the batch; ``None`` if the KV cache has no room for it."""
-        request = next(iter(self._waiting.values()))
-        lease = self._pool.admit(request.prompt, request.output_tokens)
-        if lease is None:
-            return None
-        del self._waiting[request.identifier]
-        sequence = Sequence(request=request, lease=lease, computed_tokens=lease.hit_blocks * BLOCK_TOKENS)
-        self._running[request.identifier] = sequence
-        self.totals.prefix_queried_tokens += request.prompt.tokens
-        self.totals.prefix_hit_tokens += sequence.computed_tokens
-        return sequence
+    def reset_prefix_cache(self, *, preempts_running: bool = False) -> bool:
+        """Forget all cached blocks. False, and that rank's stay, where blocks are in use.
 
-    def _time(self, parts: list[tuple[Sequence, int]]) -> Step:
-        prefill = sum(tokens for sequence, tokens in parts if sequence.missing_tokens)
-        context = sum(sequence.computed_tokens + sequence.generated_tokens for sequence, _ in parts)
-        return Step(
-            parts=tuple(parts),
-            prefill_tokens=prefill,
-            context_tokens=context,
-            seconds=self.settings.gpu.seconds(prefill, context),
-        )
+        With ``preempts_running`` running sequences lose theirs, wait and compute everything anew; a step in flight brings them
+        nothing.
+        """
+        outcomes = [rank.reset_prefix_cache(preempts_running=preempts_running) for rank in self.ranks]
+        return all(outcomes)
 
-    def _advance(self, sequence: Sequence, tokens: int) -> bool:
-        """Book what was computed; True if the sequence got a token, which the last chunk of a prefill brings too."""
-        if sequence.missing_tokens:
-            sequence.computed_tokens += tokens
-            if sequence.missing_tokens:
-                return False
-            sequence.created_blocks = self._pool.publish(sequence.lease)
-            self.totals.prompt_tokens += sequence.request.prompt.tokens
-        sequence.generated_tokens += 1
-        self.totals.generation_tokens += 1
-        if sequence.is_finished:
-            self._leave(sequence)
-        return True
+    def _least_loaded(self) -> int:
+        count = len(self.ranks)
+        if count == 1:
+            return 0
+        order = [(self._turn + place) % count for place in range(count)]
+        chosen = min(order, key=lambda number: _load(self.ranks[number]))
+        self._turn = (chosen + 1) % count
+        return chosen
 
-    def _report(self, sequence: Sequence) -> Progress:
-        return Progress(
-            identifier=sequence.request.identifier,
-            generated_tokens=sequence.generated_tokens,
-            cached_tokens=sequence.lease.hit_blocks * BLOCK_TOKENS,
-            created_cache_tokens=sequence.created_blocks * BLOCK_TOKENS,
-            is_finished=sequence.is_finished,
-        )
 
-    def _leave(self, sequence: Sequence) -> None:
-        del self._running[sequence.request.identifier]
-        self._pool.release(sequence.lease)
+def _load(rank: Rank) -> int:
+    waiting = rank.waiting
+    return rank.running + waiting + (waiting if rank.kv_usage_ratio > _CROWDED_RATIO else 0)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.timing import ConstantTimer
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoGpu:
@@ -18,12 +20,13 @@ class DemoGpu:
     context_seconds_per_token: float  # each token of KV cache that the step's sequences read
     kv_tokens: int  # capacity of the KV cache
 
-    def seconds(self, prefill_tokens: int, context_tokens: int) -> float:
-        """Duration of a step that computes ``prefill_tokens`` and reads ``context_tokens`` of KV cache."""
-        return (
-            self.step_seconds
-            + self.prefill_seconds_per_token * prefill_tokens
-            + self.context_seconds_per_token * context_tokens
+    @property
+    def timer(self) -> ConstantTimer:
+        """What times steps by these constants."""
+        return ConstantTimer(
+            step_seconds=self.step_seconds,
+            prefill_seconds_per_token=self.prefill_seconds_per_token,
+            context_seconds_per_token=self.context_seconds_per_token,
         )
 
 

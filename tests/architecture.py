@@ -19,7 +19,13 @@ ARROWS: Mapping[str, frozenset[str]] = {
 
 # Core: the decision parts. What they import of the project is core with them.
 CORE_PACKAGES = ("routing", "roofline", "telemetry")
-CORE_MODULES = ("simulator.engine", "simulator.wire")
+CORE_MODULES = (
+    *("simulator.engine", "simulator.roofline_timing", "simulator.traces", "simulator.virtual", "simulator.virtual_routing"),
+    *("simulator.bodies", "simulator.dialect", "simulator.exposition", "simulator.faults", "simulator.metrics"),
+    *("simulator.prompts", "simulator.refusals", "simulator.text", "simulator.transfer", "simulator.vocabulary"),
+    *("simulator.bodies_more", "simulator.wire", "simulator.wire_chat", "simulator.wire_completion"),
+    *("simulator.wire_messages", "simulator.wire_responses", "simulator.wire_small"),
+)
 SHELL = ("telemetry.cells", "telemetry.sinks", "telemetry.reference")  # the parts of core packages that do I/O
 
 IMPURE_MODULES = frozenset(

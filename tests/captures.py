@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.http1 import HEAD_END, Message
 
 FOLDER = Path(__file__).parent / "data" / "captures"
+SURFACE = FOLDER.parent / "surface"  # the same for all that is no answer with tokens
 MARKER = b"\r\n%%%% RESPONSE %%%%\r\n"
 CUT_MARKER = b"%%%% body left out, "
 
@@ -35,12 +36,12 @@ class Capture:
         return bytes(_parsed(self.response).body)
 
 
-def load(name: str) -> Capture:
+def load(name: str, folder: Path = FOLDER) -> Capture:
     """The capture of this name. FileNotFoundError when there is none, ValueError when the file is damaged.
 
     ``reads`` is empty for the exchanges whose timing was not recorded (most that are not streamed).
     """
-    text = (FOLDER / f"{name}.http").read_bytes()
+    text = (folder / f"{name}.http").read_bytes()
     request, marker, response = text.partition(MARKER)
     if not marker:
         raise ValueError(f"{name}: no marker between request and response")
@@ -49,15 +50,15 @@ def load(name: str) -> Capture:
         raise ValueError(f"{name}: the response has no complete head")
     if (cut := request.find(CUT_MARKER)) >= 0:
         request = request[:cut]
-    reads = _reads(name)
+    reads = _reads(folder / f"{name}.timing.jsonl")
     if reads and reads[-1][1] + reads[-1][2] != len(response):
         raise ValueError(f"{name}: the timing covers other bytes than the response")
     return Capture(name, request, head + end, response, _parsed(response).is_complete, reads)
 
 
-def names() -> list[str]:
+def names(folder: Path = FOLDER) -> list[str]:
     """All captures, sorted."""
-    return sorted(path.stem for path in FOLDER.glob("*.http"))
+    return sorted(path.stem for path in folder.glob("*.http"))
 
 
 def _parsed(response: bytes) -> Message:
@@ -66,8 +67,7 @@ def _parsed(response: bytes) -> Message:
     return message
 
 
-def _reads(name: str) -> tuple[tuple[float, int, int], ...]:
-    path = FOLDER / f"{name}.timing.jsonl"
+def _reads(path: Path) -> tuple[tuple[float, int, int], ...]:
     if not path.exists():
         return ()
     lines = [json.loads(line) for line in path.read_text().splitlines()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.limits import MODELS, measure
-from roofline.known_models import find_shape
+from roofline.models.known import find_shape
 
 
 def test_a_record_costs_microseconds() -> None:

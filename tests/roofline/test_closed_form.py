@@ -8,8 +8,8 @@ from roofline.closed_form import closed_form
 from roofline.deployment import Deployment, Parallelism
 from roofline.expected import DEFAULT_LOSSES
 from roofline.gpus import GPUS
-from roofline.known_models import find_shape
 from roofline.limits import Surroundings, decode_limit, prefill_limit
+from roofline.models.known import find_shape
 
 LOSSES = DEFAULT_LOSSES["vllm"]
 DEPLOYMENTS = {

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline.known_models import ROWS, find_shape
 from roofline.kv_cache import KvWidth, kv_bytes, kv_bytes_per_token, kv_width, state_bytes_per_sequence
-from roofline.model_config import shape_from_config
+from roofline.models.config import shape_from_config
+from roofline.models.known import ROWS, find_shape
 from roofline.precision import FP32, Precision
 from roofline.shape import Attention, LatentAttention
 from tests.roofline.public_configs import plain

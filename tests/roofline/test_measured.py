@@ -15,9 +15,9 @@ from roofline.bound import bound
 from roofline.deployment import Deployment, Parallelism
 from roofline.expected import DEFAULT_LOSSES, expected
 from roofline.gpu_names import find_gpu
-from roofline.known_models import find_shape
 from roofline.kv_cache import kv_width
-from roofline.model_config import shape_from_config
+from roofline.models.config import shape_from_config
+from roofline.models.known import find_shape
 from roofline.precision import BF16
 from roofline.quantization import WeightScheme, named_scheme
 from roofline.work import Routing, Span, Work, work

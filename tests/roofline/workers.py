@@ -5,8 +5,8 @@ from __future__ import annotations
 from roofline.deployment import Deployment, Parallelism
 from roofline.expected import Losses
 from roofline.gpu_names import find_gpu
-from roofline.known_models import find_shape
 from roofline.kv_cache import kv_width
+from roofline.models.known import find_shape
 from roofline.quantization import named_scheme
 
 NO_LOSSES = Losses(

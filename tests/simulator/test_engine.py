@@ -2,58 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from simulator.engine import Engine, EngineSettings, Progress, Step
-from simulator.gpus import DEMO_GPUS, DemoGpu, gpu_by_name
-from simulator.prefix import Prompt, prompt_of_text
-
-GPU = DemoGpu(step_seconds=0.010, prefill_seconds_per_token=0.0001, context_seconds_per_token=0.000001, kv_tokens=16_000)
-
-
-@dataclass
-class Run:
-    """An engine with a virtual clock: every step takes exactly as long as it says."""
-
-    engine: Engine
-    now: float = 0.0
-    steps: list[Step] = field(default_factory=list)
-    tokens_at: dict[str, list[float]] = field(default_factory=dict)
-    last: dict[str, Progress] = field(default_factory=dict)
-
-    def step(self) -> bool:
-        step = self.engine.schedule()
-        if step is None:
-            return False
-        self.now += step.seconds
-        self.steps.append(step)
-        for progress in self.engine.complete(step):
-            self.tokens_at.setdefault(progress.identifier, []).append(self.now)
-            self.last[progress.identifier] = progress
-        return True
-
-    def to_the_end(self) -> Run:
-        while self.step():
-            pass
-        return self
-
-    def ttft(self, identifier: str) -> float:
-        return self.tokens_at[identifier][0]
-
-    def tpot(self, identifier: str) -> float:
-        times = self.tokens_at[identifier]
-        return (times[-1] - times[0]) / (len(times) - 1)
-
-
-def a_run(*, gpu: DemoGpu = GPU, max_num_seqs: int = 64, step_tokens: int = 2048) -> Run:
-    return Run(Engine(EngineSettings(gpu=gpu, max_num_seqs=max_num_seqs, step_tokens=step_tokens)))
-
-
-def a_prompt(tokens: int, text: str = "a") -> Prompt:
-    """A prompt of so many tokens, sharing no block with one of another text."""
-    return prompt_of_text((text * tokens * 4)[: tokens * 4])
+from simulator.engine import Engine, EngineSettings, Noise
+from simulator.gpus import DEMO_GPUS, gpu_by_name
+from tests.simulator.engine_runs import GPU, a_prompt, a_run
 
 
 def test_a_request_gets_each_of_its_tokens_once():
@@ -74,7 +27,7 @@ def test_a_step_takes_what_its_work_costs():
     run.engine.add("r", a_prompt(100), 2)
     run.to_the_end()
 
-    assert [pytest.approx(0.010 + 100 * 0.0001), pytest.approx(0.010 + 101 * 0.000001)] == [step.seconds for step in run.steps]
+    assert [step.seconds for step in run.steps] == [0.010 + 100 * 0.0001, 0.010 + 100 * 0.000001]
 
 
 def test_ttft_grows_with_the_prompt():
@@ -155,7 +108,7 @@ def test_decoding_goes_on_beside_a_long_prefill():
         run.step()
 
     assert len(run.tokens_at["decoding"]) - before == 4
-    assert all(sum(tokens for _, tokens in step.parts) <= 256 for step in run.steps)
+    assert all(step.prefill_tokens + step.decode_tokens <= 256 for step in run.steps)
     assert run.steps[1].prefill_tokens == 255
 
 
@@ -172,14 +125,17 @@ def test_no_more_sequences_run_than_allowed():
 
 
 def test_who_finds_no_room_in_the_kv_cache_waits():
-    """A sequence is admitted only with room for all of it, so nothing is ever preempted."""
+    """A prompt is admitted only with room for all of it, though its blocks are taken as it grows."""
     run = a_run()
     run.engine.add("big", a_prompt(9000), 10)
     run.engine.add("also", a_prompt(9000, "b"), 10)
-    run.step()
+    ratios = []
+    while "big" not in run.tokens_at:
+        run.step()
+        ratios.append(run.engine.kv_usage_ratio)
+        assert (run.engine.running, run.engine.waiting) == (1, 1)
 
-    assert (run.engine.running, run.engine.waiting) == (1, 1)
-    assert 0.5 < run.engine.kv_usage_ratio < 0.6
+    assert ratios == [0.128, 0.256, 0.384, 0.512, 0.563]
     run.to_the_end()
     assert run.ttft("also") > max(run.tokens_at["big"])
 
@@ -254,6 +210,20 @@ def test_steps_are_completed_before_the_next_is_planned():
         run.engine.complete(step)
 
 
+def test_without_noise_time_is_what_the_steps_cost():
+    """With nothing random the instant of every token is the plain sum of what the timer says."""
+    run = a_run(noise=Noise())
+    run.engine.add("r", a_prompt(100), 10)
+    run.to_the_end()
+
+    now = 0.010 + 0.0001 * 100
+    expected = [now]
+    for past in range(100, 109):
+        now += 0.010 + 0.000001 * past
+        expected.append(now)
+    assert run.tokens_at["r"] == expected
+
+
 def test_the_same_requests_take_the_same_time():
     """Two engines given the same requests take the same steps."""
     runs = [a_run(), a_run()]
@@ -263,6 +233,183 @@ def test_the_same_requests_take_the_same_time():
         run.to_the_end()
 
     assert runs[0].tokens_at == runs[1].tokens_at
+
+
+def test_a_paused_engine_begins_no_step():
+    """While it is paused nothing is planned; what was in flight can be completed, and all goes on afterwards."""
+    run = a_run()
+    run.engine.add("r", a_prompt(10), 3)
+    step = run.engine.schedule()
+    assert step is not None
+    run.engine.is_paused = True
+    run.engine.complete(step)
+
+    assert run.engine.is_paused
+    assert run.engine.schedule() is None
+    assert run.engine.running == 1
+    run.engine.is_paused = False
+    assert run.to_the_end().last["r"].is_finished
+
+
+def test_a_slow_factor_stretches_steps_from_then_on():
+    """A factor set at run time multiplies the duration of the steps planned after it."""
+    run = a_run()
+    run.engine.add("r", a_prompt(10), 3)
+    run.step()
+    run.engine.slow_factor = 3.0
+    run.to_the_end()
+
+    assert [step.seconds for step in run.steps[1:]] == [3.0 * (0.010 + 10 * 0.000001), 3.0 * (0.010 + 11 * 0.000001)]
+    with pytest.raises(ValueError, match="above 0"):
+        run.engine.slow_factor = 0.0
+    assert run.engine.slow_factor == 3.0
+
+
+def test_an_engine_can_stop_to_cache_prefixes():
+    """With the cache switched off at run time nothing is found and nothing is remembered, and nothing counts as asked for."""
+    run = a_run()
+    run.engine.add("first", a_prompt(100), 1)
+    run.to_the_end()
+    run.engine.caches_prefixes = False
+    assert not run.engine.caches_prefixes
+    for name in ("second", "third"):
+        run.engine.add(name, a_prompt(100), 1)
+        run.to_the_end()
+    run.engine.caches_prefixes = True
+    run.engine.add("fourth", a_prompt(100), 1)
+    run.to_the_end()
+
+    assert [run.last[name].cached_tokens for name in ("first", "second", "third", "fourth")] == [0, 0, 0, 96]
+    assert run.engine.totals.prefix_queried_tokens == 200
+
+
+def test_a_reset_forgets_what_nobody_uses():
+    """The prefix cache can be emptied while nothing runs; otherwise it says no and stays."""
+    run = a_run()
+    run.engine.add("first", a_prompt(100), 5)
+    run.step()
+    assert not run.engine.reset_prefix_cache()
+    run.to_the_end()
+    assert run.engine.reset_prefix_cache()
+    run.engine.add("second", a_prompt(100), 1)
+
+    assert run.to_the_end().last["second"].cached_tokens == 0
+
+
+def test_a_reset_can_preempt_who_runs():
+    """With preemption everything is forgotten in any case, and running requests compute all again and still finish."""
+    run = a_run()
+    run.engine.add("r", a_prompt(100), 5)
+    run.step()
+    step = run.engine.schedule()
+    assert step is not None
+
+    assert run.engine.reset_prefix_cache(preempts_running=True)
+    assert run.engine.complete(step) == []
+    run.to_the_end()
+    assert [step.prefill_tokens for step in run.steps] == [100, 101, 0, 0, 0]
+    assert (run.last["r"].generated_tokens, run.last["r"].preempted) == (5, 1)
+
+
+def test_ranks_have_queues_and_caches_of_their_own():
+    """Requests spread over data-parallel ranks by load, equals in turn; a prefix is warm only on the rank that computed it."""
+    engine = Engine(EngineSettings(gpu=GPU, ranks=3))
+    assert [engine.add(f"r{number}", a_prompt(100), 1) for number in range(4)] == [0, 1, 2, 0]
+    for rank in range(3):
+        step = engine.schedule(rank)
+        assert step is not None
+        assert step.rank == rank
+        cached = {progress.identifier: progress.cached_tokens for progress in engine.complete(step)}
+        assert cached == ({"r0": 0, "r3": 96} if rank == 0 else {f"r{rank}": 0})
+
+    assert engine.totals.prompt_tokens == 400
+    assert [rank.totals.prompt_tokens for rank in engine.ranks] == [200, 100, 100]
+
+
+def test_idle_ranks_take_turns():
+    """Requests that come one after another, each when the one before has been answered, go to one rank after the other."""
+    engine = Engine(EngineSettings(gpu=GPU, ranks=3))
+    chosen = []
+    for number in range(5):
+        chosen.append(engine.add(f"r{number}", a_prompt(10), 1))
+        step = engine.schedule(chosen[-1])
+        assert step is not None
+        engine.complete(step)
+
+    assert chosen == [0, 1, 2, 0, 1]
+
+
+def test_a_request_can_choose_its_rank():
+    """A rank that is asked for is taken whatever its load; one that is not there is refused."""
+    engine = Engine(EngineSettings(gpu=GPU, ranks=2))
+
+    assert [engine.add(f"r{number}", a_prompt(10), 1, rank=1) for number in range(3)] == [1, 1, 1]
+    assert engine.add("other", a_prompt(10), 1) == 0
+    assert (engine.ranks[0].waiting, engine.ranks[1].waiting, engine.waiting) == (1, 3, 4)
+    assert engine.abort("r1")
+    with pytest.raises(ValueError, match="rank must be in 0-1, got 2"):
+        engine.add("new", a_prompt(10), 1, rank=2)
+
+
+def test_waiting_counts_double_on_a_crowded_rank():
+    """With more than half of its KV cache in use, a rank with a queue is avoided for one that runs as many and a few more."""
+    engine = Engine(EngineSettings(gpu=GPU, ranks=2, max_num_seqs=3, step_tokens=16_000))
+    engine.add("big", a_prompt(9000), 50, rank=0)
+    engine.add("waits", a_prompt(9000, "b"), 50, rank=0)
+    for number in range(2):
+        engine.add(f"small{number}", a_prompt(10, "c"), 50, rank=1)
+    for rank in range(2):
+        step = engine.schedule(rank)
+        assert step is not None
+        engine.complete(step)
+
+    assert (engine.ranks[0].running, engine.ranks[0].waiting) == (1, 1)
+    assert [engine.add(f"r{number}", a_prompt(10), 1) for number in range(2)] == [1, 0]
+
+
+def test_prompts_must_be_cut_as_the_cache_is():
+    """A prompt whose blocks have another size than the cache's is refused."""
+    engine = Engine(EngineSettings(gpu=GPU, block_tokens=32))
+
+    with pytest.raises(ValueError, match="in blocks of 16 tokens, not of 32"):
+        engine.add("r", a_prompt(100), 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "a gpu, or a timer and kv_tokens"),
+        ({"timer": GPU.timer}, "a gpu, or a timer and kv_tokens"),
+        ({"gpu": GPU, "ranks": 0}, "ranks must be at least 1, got 0"),
+        ({"gpu": GPU, "kv_tokens": 15}, "at least one block of 16 tokens"),
+        ({"gpu": GPU, "step_tokens": 63}, r"step_tokens \(63\) must be at least max_num_seqs \(64\)"),
+        ({"gpu": GPU, "long_prefill_tokens": 0}, "long_prefill_tokens must be at least 1"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, why):
+    """Missing, empty or contradictory settings are errors that say so."""
+    with pytest.raises(ValueError, match=why):
+        EngineSettings(**settings)
+
+
+def test_noise_is_drawn_from_the_seed():
+    """Steps of equal work take different times, the same for the same seed and others for another; ranks differ too."""
+    by_seed = []
+    for seed in (1, 1, 2):
+        run = a_run(noise=Noise(sigma=0.1), seed=seed)
+        run.engine.add("r", a_prompt(10), 20)
+        by_seed.append([step.seconds for step in run.to_the_end().steps])
+    engine = Engine(EngineSettings(gpu=GPU, noise=Noise(sigma=0.1), ranks=2))
+    by_rank = []
+    for rank in range(2):
+        engine.add(f"r{rank}", a_prompt(10), 1, rank=rank)
+        step = engine.schedule(rank)
+        assert step is not None
+        by_rank.append(step.seconds)
+
+    assert len(set(by_seed[0])) == 20
+    assert by_seed[0] == by_seed[1] != by_seed[2]
+    assert by_rank[0] != by_rank[1]
 
 
 def test_repr_tells_the_condition():

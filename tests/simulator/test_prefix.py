@@ -1,12 +1,10 @@
-"""Prompts as block chains, and the pool of KV blocks."""
+"""Prompts as chains of blocks."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from simulator.prefix import BlockPool, Lease, count_tokens, prompt_of_ids, prompt_of_text
+from simulator.prefix import BlockRuns, Prompt, count_tokens, prompt_of_ids, prompt_of_text
 
 
 def test_a_token_is_four_bytes_of_utf8_begun():
@@ -47,102 +45,30 @@ def test_no_token_ids_are_no_prompt():
         prompt_of_ids([])
 
 
-def test_the_last_prompt_token_is_never_a_hit():
-    """A repeat of a prompt of whole blocks computes its last block again, and the cache learns nothing new from it."""
-    pool = BlockPool(100)
-    prompt = prompt_of_text("x" * 64 * 4)
-    _run(pool, pool.admit(prompt, 1))
+def test_blocks_can_have_another_size():
+    """A prompt cut in larger blocks has fewer of them, says so, and shares none with one cut in smaller ones."""
+    text = "x" * 4 * 100
+    small, large = prompt_of_text(text), prompt_of_text(text, block_tokens=32)
 
-    lease = pool.admit(prompt, 1)
-
-    assert lease is not None
-    assert lease.hit_blocks == 3
-    assert pool.publish(lease) == 0
-
-
-def test_the_least_recently_used_prompt_is_forgotten_first():
-    """When room is needed, blocks go in the order in which they were last used."""
-    pool = BlockPool(6)
-    old, recent = prompt_of_text("a" * 128 + "?"), prompt_of_text("b" * 128 + "?")
-    _run(pool, pool.admit(old, 1))
-    _run(pool, pool.admit(recent, 1))
-    _run(pool, pool.admit(prompt_of_text("c" * 64 * 3), 1))  # 4 blocks: 2 of the 4 idle ones must go
-
-    assert [_hits(pool, recent), _hits(pool, old)] == [2, 0]
+    assert [(prompt.tokens, prompt.block_tokens, len(prompt.blocks)) for prompt in (small, large)] == [
+        (100, 16, 6),
+        (100, 32, 3),
+    ]
+    assert not set(small.blocks) & set(large.blocks)
+    assert len(prompt_of_ids(list(range(100)), block_tokens=32).blocks) == 3
 
 
-def test_what_does_not_fit_is_not_admitted_and_changes_nothing():
-    """A sequence that finds no room leaves the pool, its cached blocks included, as it was."""
-    pool = BlockPool(4)
-    cached = prompt_of_text("a" * 64 + "?")
-    _run(pool, pool.admit(cached, 1))
-    running = pool.admit(prompt_of_text("b" * 64 + "?"), 1)
+def test_ranges_of_keys_are_a_sequence_of_blocks():
+    """Keys told as ranges count and follow each other as if they stood there one by one."""
+    runs = BlockRuns((range(5, 8), range(40, 40), range(100, 102)))
 
-    assert pool.admit(prompt_of_text("c" * 64 * 3), 1) is None
-    assert running is not None
-    assert (pool.used, _hits(pool, cached)) == (2, 1)
+    assert (len(runs), list(runs)) == (5, [5, 6, 7, 100, 101])
 
 
-def test_an_unpublished_prompt_is_not_remembered():
-    """A sequence that leaves before its prefill is over gives its blocks back unnamed."""
-    pool = BlockPool(10)
-    prompt = prompt_of_text("a" * 640)
-    lease = pool.admit(prompt, 1)
-    assert lease is None  # 11 blocks with the output: one too many
+def test_blocks_come_in_pieces():
+    """A range is one piece named by its first key, an empty one none; blocks of a text are pieces of their own."""
+    runs = Prompt(tokens=90, blocks=BlockRuns((range(5, 8), range(40, 40), range(100, 102))), digest=b"")
+    text = prompt_of_text("x" * 64 * 2)
 
-    shorter = prompt_of_text("a" * 512)
-    lease = pool.admit(shorter, 1)
-    assert lease is not None
-    pool.release(lease)
-
-    assert (pool.used, _hits(pool, shorter)) == (0, 0)
-
-
-@given(
-    texts=st.lists(st.text(alphabet="ab", max_size=8), max_size=30),
-    publishes=st.lists(st.booleans(), min_size=30, max_size=30),
-)
-def test_every_block_comes_back(texts, publishes):
-    """Whatever ran, published or not, nothing is in use once all have left, and the capacity was never exceeded."""
-    pool = BlockPool(40)
-    leases = []
-    for text, publish in zip(texts, publishes, strict=False):
-        lease = pool.admit(prompt_of_text(text.replace("a", "a" * 64).replace("b", "b" * 64)), 3)
-        if lease is not None:
-            if publish:
-                pool.publish(lease)
-            leases.append(lease)
-        assert 0 <= pool.used <= pool.capacity
-    for lease in leases:
-        pool.release(lease)
-
-    assert pool.used == 0
-
-
-def test_an_empty_cache_is_a_mistake():
-    """A pool without a block is refused."""
-    with pytest.raises(ValueError, match="at least one block"):
-        BlockPool(0)
-
-
-def test_repr_tells_the_condition():
-    """The repr shows used, idle and all blocks."""
-    pool = BlockPool(8)
-    _run(pool, pool.admit(prompt_of_text("a" * 128), 1))
-    pool.admit(prompt_of_text("b" * 64), 1)
-
-    assert repr(pool) == "<BlockPool 2 used, 2 idle, of 8>"
-
-
-def _run(pool: BlockPool, lease: Lease | None) -> None:
-    assert lease is not None
-    pool.publish(lease)
-    pool.release(lease)
-
-
-def _hits(pool: BlockPool, prompt) -> int:
-    """Leading blocks the pool would find; asks with a sequence that leaves at once."""
-    lease = pool.admit(prompt, 1)
-    assert lease is not None
-    pool.release(lease)
-    return lease.hit_blocks
+    assert runs.pieces == [(5, 3), (100, 2)]
+    assert text.pieces == [(text.blocks[0], 1), (text.blocks[1], 1)]

@@ -8,7 +8,7 @@ from collections import Counter
 from simulator.bodies import Served, parse_chat, parse_completion
 from simulator.traffic import Call, Script
 
-SERVED = Served(model="m", max_model_len=131_072)
+SERVED = Served(models=("m",), max_model_len=131_072)
 
 
 def calls(count: int = 300, seed: int = 0) -> list[Call]:
@@ -40,7 +40,7 @@ def test_prompts_are_for_one_of_the_two_pools_and_share_prefixes():
     prompts = []
     for call in drawn:
         parse = parse_chat if "chat" in call.path else parse_completion
-        prompts.append(parse(json.dumps(call.body).encode(), SERVED).prompt)
+        prompts.append(parse(json.dumps(call.body).encode(), SERVED).sources[0].prompt)
     long = [prompt for prompt in prompts if prompt.tokens > 8_000]
 
     assert 0.03 * len(drawn) < len(long) < 0.2 * len(drawn)

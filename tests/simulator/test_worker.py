@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from simulator.server import WorkerSettings, start_worker
+from simulator.server import RunningWorker, WorkerSettings, start_worker
 from tests.captures import load
 
 pytestmark = pytest.mark.integration
@@ -30,6 +30,7 @@ class Running:
 
     url: str
     http: aiohttp.ClientSession
+    running: RunningWorker
 
     async def chat(self, **fields: Any) -> aiohttp.ClientResponse:
         return await self.http.post(self.url + "/v1/chat/completions", json={"model": "m", "messages": HELLO, **fields})
@@ -50,12 +51,12 @@ class Running:
 @asynccontextmanager
 async def a_worker(**settings: Any) -> AsyncIterator[Running]:
     given = {"model": "m", "gpu": "h100-sxm", "port": 0, "speed": 20.0, **settings}
-    runner, url = await start_worker(WorkerSettings(**given))
+    running, url = await start_worker(WorkerSettings(**given))
     try:
         async with aiohttp.ClientSession() as http:
-            yield Running(url, http)
+            yield Running(url, http, running)
     finally:
-        await runner.cleanup()
+        await running.cleanup()
 
 
 async def events_of(response: aiohttp.ClientResponse) -> list[Any]:
@@ -117,7 +118,7 @@ async def test_a_plain_completion():
 async def test_a_repeated_prompt_is_cached():
     """The second of two equal prompts is answered from the cache, in usage and on the metrics page."""
     messages = [{"role": "user", "content": "water " * 200}]
-    async with a_worker() as worker:
+    async with a_worker(prompt_tokens_details=True) as worker:
         details = []
         for _ in range(2):
             answer = await (await worker.chat(messages=messages, max_tokens=1)).json()
@@ -220,6 +221,8 @@ async def test_models_health_version_and_tokenize():
             version = await response.json()
         async with worker.http.post(worker.url + "/tokenize", json={"model": "m", "prompt": "hello"}) as response:
             tokenized = await response.json()
+        async with worker.http.post(worker.url + "/detokenize", json={"tokens": tokenized["tokens"]}) as response:
+            assert await response.json() == {"prompt": "hello"}
 
     assert (card["id"], card["max_model_len"]) == ("m", 4096)
     assert (health, version) == ((200, b""), {"version": "0.32.0"})
@@ -233,7 +236,6 @@ async def test_models_health_version_and_tokenize():
         ("POST", "/v1/completions", b'{"model":"other","prompt":"x"}', 404, "The model `other` does not exist"),
         ("POST", "/v1/completions", b"{", 400, "json_invalid"),
         ("POST", "/v1/completions", b"", 400, "Field required"),
-        ("POST", "/v1/completions", b'{"prompt":"x","n":2}', 400, "n must be 1"),
         ("POST", "/nothing", b"{}", 404, '{"detail":"Not Found"}'),
         ("GET", "/v1/completions", None, 405, '{"detail":"Method Not Allowed"}'),
         ("HEAD", "/health", None, 405, ""),
@@ -280,20 +282,175 @@ async def test_large_bodies_are_read():
             assert (response.status, "maximum context length" in await response.text()) == (400, True)
 
 
-async def test_idle_connections_are_closed_after_five_seconds():
-    """A kept connection without a request is closed by the worker, as uvicorn does."""
-    async with a_worker() as worker:
-        host, port = worker.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        await reader.readuntil(b"\r\n\r\n")
-        started_at = asyncio.get_running_loop().time()
-        async with asyncio.timeout(8):
-            assert await reader.read() == b""
-        idle_seconds = asyncio.get_running_loop().time() - started_at
-        writer.close()
+async def test_load_counts_open_requests_with_its_flag():
+    """``/load`` tells how many requests are being answered, if that is tracked, and 0 otherwise."""
+    for tracks, expected in ((True, 1), (False, 0)):
+        async with a_worker(speed=1.0, load_tracking=tracks) as worker:
+            stream = await worker.chat(stream=True, max_tokens=10_000, ignore_eos=True)
+            async with worker.http.get(worker.url + "/load") as response:
+                assert await response.json() == {"server_load": expected}
+            stream.close()
 
-    assert 4.5 < idle_seconds < 6.5
+
+async def test_choices_come_side_by_side():
+    """Several choices are told in turn, each with its finish reason, and usage is their sum."""
+    options = {"include_usage": True}
+    async with a_worker() as worker:
+        *chunks, usage, _ = await events_of(
+            await worker.chat(stream=True, n=3, max_tokens=4, ignore_eos=True, stream_options=options)
+        )
+        plain = await (await worker.chat(n=3, max_tokens=4, ignore_eos=True)).json()
+
+    texts = ["", "", ""]
+    for chunk in chunks:
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["delta"].get("content", "")
+    assert texts == [choice["message"]["content"] for choice in plain["choices"]]
+    assert len(set(texts)) == 3
+    assert usage["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"] == 12
+
+
+async def test_silence_is_broken_by_comments():
+    """With the flag a comment comes after each such silence, before the first token too, and no comment between tokens."""
+    async with a_worker(sse_keep_alive_seconds=0.05, speed=1.0) as worker:
+        response = await worker.chat(stream=True, max_tokens=3, messages=[{"role": "user", "content": "x" * 40_000}])
+        text = await response.text()
+
+    first, _, rest = text.partition("data: ")
+    assert first.count(": keep-alive\n\n") >= 4
+    assert ": keep-alive" not in rest
+
+
+async def test_a_rank_can_be_asked_for():
+    """A header picks the data-parallel engine, whose cache is its own; each engine has its own series."""
+    messages = [{"role": "user", "content": "water " * 200}]
+    url = "/v1/chat/completions"
+    async with a_worker(data_parallel_size=2, prompt_tokens_details=True) as worker:
+        cached = []
+        for rank in ("0", "0", "1"):
+            body = {"messages": messages, "max_tokens": 1}
+            async with worker.http.post(worker.url + url, json=body, headers={"X-data-parallel-rank": rank}) as response:
+                cached.append((await response.json())["usage"]["prompt_tokens_details"]["cached_tokens"])
+        generated = [rank.totals.generation_tokens for rank in worker.running.worker.driver.engine.ranks]
+
+    assert cached[0] == cached[2] == 0 < cached[1]
+    assert generated == [2, 1]
+
+
+async def test_a_prompt_is_prefilled_here_and_continued_there():
+    """What a prefill worker says of its blocks lets a decode worker begin almost at once, and count them as cached."""
+    messages = [{"role": "user", "content": "water " * 2000}]
+    flags = {"kv_connector": True, "prompt_tokens_details": True, "speed": 1.0}
+    async with a_worker(**flags) as prefill, a_worker(**flags) as decode:
+        asked = {"do_remote_decode": True, "do_remote_prefill": False}
+        first = await (await prefill.chat(messages=messages, max_tokens=1, kv_transfer_params=asked)).json()
+        params = first["kv_transfer_params"]
+        second = await (await decode.chat(messages=messages, max_tokens=2, kv_transfer_params=params)).json()
+        spoiled = {**params, "remote_engine_id": None}
+        third = await (await decode.chat(messages=messages, max_tokens=2, kv_transfer_params=spoiled)).json()
+        external = await decode.metric("vllm:external_prefix_cache_hits_total")
+        prompts = await decode.metric("vllm:prompt_tokens_total")
+
+    tokens = first["usage"]["prompt_tokens"]
+    assert (params["do_remote_prefill"], params["remote_num_tokens"]) == (True, tokens)
+    assert params["remote_port"] == int(prefill.url.rpartition(":")[2])
+    assert len(params["remote_block_ids"][0]) == -(-tokens // 16)
+    cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (second, third)]
+    assert cached == [tokens // 16 * 16, 0]
+    assert (second["kv_transfer_params"], external, prompts) == (None, cached[0], 2 * tokens)
+
+
+async def test_an_old_version_is_imitated():
+    """Version, error form, reasoning field and metric names are those of the version asked for."""
+    async with a_worker(imitate="0.9.2", thinks=True) as worker:
+        async with worker.http.get(worker.url + "/version") as response:
+            assert await response.json() == {"version": "0.9.2"}
+        message = (await (await worker.chat(max_tokens=60)).json())["choices"][0]["message"]
+        error = await (await worker.chat(model="other")).json()
+        old = await worker.metric("vllm:time_per_output_token_seconds_count")
+
+    assert message["reasoning_content"]
+    assert "reasoning" not in message
+    assert (error["object"], error["code"]) == ("error", 404)
+    assert old == 59
+
+
+async def test_development_mode_has_more_endpoints():
+    """Requests can be aborted and the engine paused; without the mode those paths do not exist."""
+    async with a_worker(speed=1.0, dev_mode=True) as worker:
+        body = {"messages": HELLO, "max_tokens": 10_000, "ignore_eos": True, "stream": True}
+        url = worker.url + "/v1/chat/completions"
+        stream = await worker.http.post(url, json=body, headers={"X-Request-Id": "to-abort"})
+        await worker.metric_becomes("vllm:num_requests_running", 1, 5)
+        plain = asyncio.create_task(worker.http.post(url, json={**body, "stream": False}, headers={"X-Request-Id": "to-abort"}))
+        await worker.metric_becomes("vllm:num_requests_running", 2, 5)
+        ids = {"request_ids": ["chatcmpl-to-abort", "chatcmpl-to-abort'"]}
+        async with worker.http.post(worker.url + "/abort_requests", json=ids) as response:
+            assert await response.json() == {"status": "aborted", "aborted": 2}
+        chunks = await events_of(stream)
+        answer = await (await plain).json()
+        async with worker.http.post(worker.url + "/pause") as response:
+            assert await response.json() == {"status": "paused"}
+        waiting = asyncio.create_task(worker.chat(max_tokens=2))
+        await worker.metric_becomes("vllm:num_requests_waiting", 1, 5)
+        async with worker.http.post(worker.url + "/resume") as response:
+            assert response.status == 200
+        assert (await waiting).status == 200
+    async with a_worker() as worker, worker.http.post(worker.url + "/pause") as response:
+        assert response.status == 404
+
+    assert (chunks[-2]["choices"][0]["finish_reason"], chunks[-1]) == ("abort", "[DONE]")
+    assert answer["choices"][0]["finish_reason"] == "abort"
+    assert answer["usage"]["completion_tokens"] == len(answer["choices"][0]["message"]["content"].split())
+
+
+async def test_the_cache_can_be_emptied():
+    """After that a warm prompt is cold."""
+    messages = [{"role": "user", "content": "water " * 200}]
+    async with a_worker(dev_mode=True, prompt_tokens_details=True) as worker:
+        cached = []
+        for resets in (False, False, True):
+            if resets:
+                await worker.http.post(worker.url + "/reset_prefix_cache")
+            answer = await (await worker.chat(messages=messages, max_tokens=1)).json()
+            cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert (cached[0], cached[1] > 0, cached[2]) == (0, True, 0)
+
+
+async def test_a_worker_that_is_told_to_end_lets_requests_end_first():
+    """While it waits new requests get a 500; what has not ended in time fails, and then the port is closed."""
+    async with a_worker(speed=1.0) as worker:
+        short = asyncio.create_task(worker.chat(max_tokens=20, ignore_eos=True))
+        long = await worker.chat(stream=True, max_tokens=10_000, ignore_eos=True)
+        await worker.metric_becomes("vllm:num_requests_running", 2, 5)
+        ending = asyncio.create_task(worker.running.shutdown(0.5))
+        await asyncio.sleep(0)
+        refused = await worker.chat(max_tokens=1)
+        assert (refused.status, (await refused.json())["error"]["message"]) == (
+            500,
+            "cannot schedule new futures after shutdown",
+        )
+        assert (await short).status == 200
+        text = await long.text()
+        await ending
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await worker.chat(max_tokens=1)
+
+    assert text.endswith("data: [DONE]\n\n")
+    assert '"code": 500' in text
+
+
+async def test_a_driver_that_fails_is_told(caplog):
+    """A fault in the engine does not go unnoticed: it is logged at once, and raised at the end."""
+    running, _ = await start_worker(WorkerSettings(model="m", gpu="h100-sxm", port=0))
+    await asyncio.sleep(0)
+    running.worker.driver.engine.schedule = None  # type: ignore[method-assign,assignment]  # any fault will do
+    running.worker.driver.wake()
+    await asyncio.wait({running.driving}, timeout=5)
+
+    with pytest.raises(ExceptionGroup):
+        await running.cleanup()
+    assert "the engine's driver failed" in caplog.text
 
 
 async def test_the_command_serves_until_it_is_told_to_end():

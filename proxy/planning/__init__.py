@@ -1,0 +1,1 @@
+"""`ridgeline plan`: options, sheet, JSON and plots around `roofline.plan`."""

@@ -1,0 +1,1 @@
+"""Losses refitted from requests, a frozen reference, and drift against it."""

@@ -1,0 +1,1 @@
+"""Model shapes from config.json, by name or inline."""

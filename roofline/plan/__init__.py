@@ -1,0 +1,1 @@
+"""A capacity sheet as values: every figure with what it is made of, warnings in the order in which things give out."""

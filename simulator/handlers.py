@@ -1,0 +1,385 @@
+"""What a simulated worker answers: vLLM's HTTP surface in front of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import count
+from typing import Any
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+
+from simulator import wire_small
+from simulator.answering import Answering, Circumstances
+from simulator.bodies import Generation, Served, parse_chat, parse_completion, parse_detokenize, parse_tokenize
+from simulator.bodies_more import parse_count, parse_messages, parse_responses
+from simulator.drive import Driver
+from simulator.exposition import CONTENT_TYPE, EngineView, Snapshot, write_page
+from simulator.faults import Faults, FaultSwitch
+from simulator.metrics import REJECTIONS, HttpStats
+from simulator.plain import PlainAnswer
+from simulator.refusals import Refusal, shutting_down, too_many_waiting, unsupported_media_type
+from simulator.settings import WorkerSettings
+from simulator.sockets import Reply, Request
+from simulator.streamed import StreamedAnswer
+from simulator.transfer import Origin, offer
+from simulator.vocabulary import tokens_of_ids
+from simulator.wire import Format, Head, Style
+from simulator.wire_chat import ChatFormat
+from simulator.wire_completion import CompletionFormat
+from simulator.wire_messages import MessagesFormat, count_body, messages_error_body
+from simulator.wire_responses import ResponsesFormat
+
+_JSON = "application/json"
+_GUARDED = ("/v1", "/v2", "/inference", "/cohere")
+_UNCOUNTED = frozenset({"/health", "/load", "/ping", "/version", "/metrics"})
+
+_Parse = Callable[[bytes, Served], Generation]
+_Form = Callable[[Head, Style, Generation], Format]
+_Route = Callable[[Request, Reply], None]
+
+
+class SimulatedWorker:
+    """The handlers, and what they share."""
+
+    def __init__(self, settings: WorkerSettings, driver: Driver, exit_process: Callable[[], None]) -> None:
+        self.driver = driver
+        self.switch = FaultSwitch()
+        self.is_draining = False
+        self.running: dict[str, Answering] = {}
+        self.is_idle = asyncio.Event()  # nothing is running
+        self.is_idle.set()
+        self.port = settings.port  # as others find it
+        self._settings = settings
+        self._dialect = settings.dialect
+        self._served = settings.served()
+        self._started = time.time()
+        self._permissions = [secrets.token_hex(8) for _ in (*settings.names, *settings.adapters)]
+        self._salts = count(1)
+        self._http = HttpStats()
+        self._rejections = dict.fromkeys(REJECTIONS, 0)
+        self._tool_calls: dict[tuple[str, str], int] = {}
+        self._blocks = count(1)
+        self._engine_id = secrets.token_hex(16)
+        self._process = CollectorRegistry()
+        GCCollector(self._process)
+        PlatformCollector(self._process)
+        ProcessCollector(registry=self._process)
+        self._circumstances = Circumstances(
+            driver=driver,
+            seed=settings.seed,
+            headers=(("vary", "Origin"),),
+            stream_interval=settings.stream_interval,
+            keep_alive_seconds=settings.sse_keep_alive_seconds,
+            tells_timing=settings.per_request_metrics,
+            exit=exit_process,
+            dialect=self._dialect,
+            count_tool_call=self._count_tool_call if settings.calls_tools else None,
+            offer=self._offer if settings.kv_connector else None,
+        )
+        self._routes = self._make_routes()
+
+    def __repr__(self) -> str:
+        return f"<SimulatedWorker {self._settings.model}, {len(self.running)} requests running, {self.driver!r}>"
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        """Answer one request, now or later."""
+        methods = self._routes.get(request.path)
+        if request.path not in _UNCOUNTED:
+            path = request.path if methods else "none"
+            reply.on_over = lambda: self._count(path, request, reply)
+        if not self._is_allowed(request):
+            self._answer(request, reply, 401, wire_small.UNAUTHORIZED, varies=False)
+        elif methods is None:
+            self._answer(request, reply, 404, wire_small.detail_body("Not Found"))
+        elif request.method not in methods:
+            body = wire_small.detail_body("Method Not Allowed")
+            self._answer(request, reply, 405, body, more=[("allow", ", ".join(sorted(methods)))])
+        else:
+            try:
+                methods[request.method](request, reply)
+            except Refusal as refusal:
+                body = wire_small.error_body(refusal, self._dialect)
+                if request.path == "/v1/messages" and refusal.kind != "Bad Request":
+                    body = messages_error_body(refusal)
+                self._answer(request, reply, refusal.status, body)
+
+    def forget_prefixes(self) -> None:
+        """Begin a new prefix cache: nothing that was computed before is found any more."""
+        self._served = replace(self._served, salt=f"{next(self._salts)}/")
+
+    def _make_routes(self) -> dict[str, dict[str, _Route]]:
+        routes: dict[str, dict[str, _Route]] = {
+            "/v1/chat/completions": {"POST": self._generating(parse_chat, _chat_format)},
+            "/v1/completions": {"POST": self._generating(parse_completion, _completion_format)},
+            "/v1/messages": {"POST": self._generating(parse_messages, _messages_format)},
+            "/v1/messages/count_tokens": {"POST": self._count_tokens},
+            "/v1/responses": {"POST": self._generating(parse_responses, _responses_format)},
+            "/tokenize": {"POST": self._tokenize},
+            "/detokenize": {"POST": self._detokenize},
+            "/v1/models": {"GET": self._models},
+            "/health": {"GET": self._health},
+            "/ping": {"GET": self._health, "POST": self._health},
+            "/version": {"GET": self._version},
+            "/load": {"GET": self._load},
+            "/metrics": {"GET": self._metrics},
+            "/kv_event_sources": {"GET": self._kv_event_sources},
+        }
+        if self._settings.dev_mode:
+            routes |= {
+                "/pause": {"POST": self._pause},
+                "/resume": {"POST": self._resume},
+                "/is_paused": {"GET": self._is_paused},
+                "/abort_requests": {"POST": self._abort_requests},
+                "/reset_prefix_cache": {"POST": self._reset_prefix_cache},
+            }
+        return routes
+
+    # --- tokens -----------------------------------------------------------------------------------------------------------
+
+    def _generating(self, parse: _Parse, form: _Form) -> _Route:
+        def handle(request: Request, reply: Reply) -> None:
+            faults = self.switch.draw()
+            if self.is_draining or self.switch.faults.draining:
+                body = wire_small.error_body(shutting_down(), self._dialect)
+                self._answer(request, reply, 500, body, varies=False)
+            elif faults.status is not None:
+                self._answer_status(request, reply, faults.status, faults.retry_after_seconds)
+            elif not faults.silent:
+                self._generate(request, reply, parse, form, faults)
+
+        return handle
+
+    def _generate(self, request: Request, reply: Reply, parse: _Parse, form: _Form, faults: Faults) -> None:
+        settings, engine = self._settings, self.driver.engine
+        served = replace(self._served, salt=f"cold{next(self._salts)}/") if faults.cold_cache else self._served
+        wanted = parse(_json_body(request), served)
+        rank = self._rank(request)
+        if settings.max_queued is not None and engine.waiting >= settings.max_queued:
+            self._rejections["max_num_queued_reqs"] += 1
+            raise too_many_waiting()
+        identifier = request.headers.get("x-request-id") or wanted.identifier or secrets.token_hex(8)
+        head = Head(
+            identifier=identifier,
+            created=int(time.time()),
+            model=wanted.model,
+            fingerprint=self._fingerprint(),
+        )
+        circumstances = self._circumstances
+        if settings.request_id_headers:
+            circumstances = replace(circumstances, headers=self._headers(request))
+        kind = StreamedAnswer if wanted.stream else PlainAnswer
+        answering = kind(reply, wanted, form(head, self._style(wanted), wanted), faults, circumstances, identifier)
+        self._follow(answering, request, reply)
+        answering.start(rank)
+
+    def _follow(self, answering: Answering, request: Request, reply: Reply) -> None:
+        """Know the request as running until its answer has ended."""
+        key = answering.identifier
+        while key in self.running:  # a client may use its id twice
+            key += "'"
+        self.running[key] = answering
+        self.is_idle.clear()
+        count_answer = reply.on_over
+
+        def over() -> None:
+            del self.running[key]
+            if not self.running:
+                self.is_idle.set()
+            if count_answer is not None:
+                count_answer()
+
+        reply.on_over = over
+
+    def _style(self, wanted: Generation) -> Style:
+        settings = self._settings
+        return Style(
+            dialect=self._dialect,
+            has_parser=settings.calls_tools or settings.thinks,
+            counts_reasoning=settings.thinks,
+            shows_reasoning=wanted.shows_reasoning,
+            details=settings.prompt_tokens_details,
+            token_ids=wanted.wants_token_ids,
+            top_logprobs=wanted.top_logprobs,
+        )
+
+    def _rank(self, request: Request) -> int | None:
+        """The data-parallel rank that a header asks for; one that is no number is ignored."""
+        given, ranks = request.headers.get("x-data-parallel-rank", ""), self._settings.data_parallel_size
+        if not given.isdecimal():
+            return None
+        if int(given) >= ranks:
+            text = f"data_parallel_rank {given} is out of range [0, {ranks})."
+            raise Refusal(400, "BadRequestError", text)
+        return int(given)
+
+    def _fingerprint(self) -> str:
+        ranks = self._settings.data_parallel_size
+        parallel = f"dp{ranks}-" if ranks > 1 else ""
+        digest = blake2b(self._settings.model.encode(), digest_size=4).hexdigest()
+        return f"vllm-{self._dialect.version}-{parallel}{digest}"
+
+    def _offer(self, identifier: str, prompt_tokens: int) -> dict[str, Any]:
+        blocks = -(-prompt_tokens // self._settings.block_tokens)
+        ids = [next(self._blocks) for _ in range(blocks)]
+        origin = Origin(engine_id=self._engine_id, host=self._settings.host, port=self.port)
+        return offer(origin, f"{identifier}-{secrets.token_hex(4)}", ids, prompt_tokens)
+
+    def _count_tool_call(self, mode: str, outcome: str) -> None:
+        self._tool_calls[mode, outcome] = self._tool_calls.get((mode, outcome), 0) + 1
+
+    # --- the small endpoints ----------------------------------------------------------------------------------------------
+
+    def _tokenize(self, request: Request, reply: Reply) -> None:
+        asked = parse_tokenize(_json_body(request), self._served)
+        ids = asked.source.ids()
+        spellings = [token.spelling for token in tokens_of_ids(ids)] if asked.wants_spellings else None
+        self._answer(request, reply, 200, wire_small.tokenize_body(ids, self._settings.max_model_len, spellings))
+
+    def _count_tokens(self, request: Request, reply: Reply) -> None:
+        self._answer(request, reply, 200, count_body(parse_count(_json_body(request), self._served)))
+
+    def _detokenize(self, request: Request, reply: Reply) -> None:
+        text = parse_detokenize(_json_body(request), self._served)
+        self._answer(request, reply, 200, wire_small.detokenize_body(text))
+
+    def _models(self, request: Request, reply: Reply) -> None:
+        settings = self._settings
+        longest = settings.max_model_len
+        parents = {**dict.fromkeys(settings.names), **dict.fromkeys(settings.adapters, settings.model)}
+        body = wire_small.models_body(parents, settings.model, int(time.time()), longest, self._permissions)
+        self._answer(request, reply, 200, body)
+
+    def _health(self, request: Request, reply: Reply) -> None:
+        self._answer(request, reply, self.switch.faults.health_status, b"", content_type=None)
+
+    def _version(self, request: Request, reply: Reply) -> None:
+        self._answer(request, reply, 200, wire_small.version_body(self._dialect))
+
+    def _load(self, request: Request, reply: Reply) -> None:
+        running = len(self.running) if self._settings.load_tracking else 0
+        self._answer(request, reply, 200, wire_small.load_body(running))
+
+    def _kv_event_sources(self, request: Request, reply: Reply) -> None:
+        self._answer(request, reply, 200, b"{}")
+
+    def _metrics(self, request: Request, reply: Reply) -> None:
+        engine = self.driver.engine
+        snapshot = Snapshot(
+            model=self._settings.model,
+            created=self._started,
+            settings=engine.settings,
+            max_model_len=self._settings.max_model_len,
+            engines=[
+                EngineView(
+                    running=rank.running,
+                    waiting=rank.waiting,
+                    kv_usage_ratio=rank.kv_usage_ratio,
+                    totals=rank.totals,
+                    ledger=ledger,
+                )
+                for rank, ledger in zip(engine.ranks, self.driver.ledgers, strict=True)
+            ],
+            rejections=self._rejections,
+            tool_calls=self._tool_calls,
+            lag=self.driver.lag,
+            http=self._http,
+        )
+        page = generate_latest(self._process) + write_page(snapshot, self._dialect).encode()
+        self._answer(request, reply, 200, page, content_type=CONTENT_TYPE)
+
+    # --- what is there in development mode --------------------------------------------------------------------------------
+
+    def _pause(self, request: Request, reply: Reply) -> None:
+        self.driver.engine.is_paused = True
+        self._answer(request, reply, 200, b'{"status":"paused"}')
+
+    def _resume(self, request: Request, reply: Reply) -> None:
+        self.driver.engine.is_paused = False
+        self.driver.wake()
+        self._answer(request, reply, 200, b'{"status":"resumed"}')
+
+    def _is_paused(self, request: Request, reply: Reply) -> None:
+        self._answer(request, reply, 200, wire_small.flag_body("is_paused", self.driver.engine.is_paused))
+
+    def _abort_requests(self, request: Request, reply: Reply) -> None:
+        wanted = wire_small.read_request_ids(_json_body(request))
+        found = [one for key, one in self.running.items() if wanted & {key, f"chatcmpl-{key}", f"cmpl-{key}"}]
+        for answering in found:
+            answering.abort()
+        self._answer(request, reply, 200, wire_small.aborted_body(len(found)))
+
+    def _reset_prefix_cache(self, request: Request, reply: Reply) -> None:
+        self.forget_prefixes()
+        self._answer(request, reply, 200, b'{"success":true}')
+
+    # --- answers ----------------------------------------------------------------------------------------------------------
+
+    def _answer_status(self, request: Request, reply: Reply, status: int, retry_after_seconds: int | None) -> None:
+        """Refuse as a worker or something before it does that has too much to do."""
+        kind = {429: "Too Many Requests", 503: "Service Unavailable"}.get(status, "InternalServerError")
+        refusal = Refusal(status, kind, too_many_waiting().message)
+        more = [] if retry_after_seconds is None else [("retry-after", str(retry_after_seconds))]
+        self._answer(request, reply, status, wire_small.error_body(refusal, self._dialect), more=more)
+
+    def _answer(
+        self,
+        request: Request,
+        reply: Reply,
+        status: int,
+        body: bytes,
+        *,
+        content_type: str | None = _JSON,
+        varies: bool = True,
+        more: list[tuple[str, str]] | None = None,
+    ) -> None:
+        headers = [("content-type", content_type)] if content_type else []
+        reply.answer(status, body, [*(more or []), *headers, *self._headers(request, varies=varies)])
+
+    def _headers(self, request: Request, *, varies: bool = True) -> tuple[tuple[str, str], ...]:
+        """The headers behind the content type."""
+        headers = self._circumstances.headers if varies else ()
+        if not self._settings.request_id_headers:
+            return headers
+        return (*headers, ("x-request-id", request.headers.get("x-request-id") or secrets.token_hex(16)))
+
+    def _is_allowed(self, request: Request) -> bool:
+        """Some paths want the key, unknown ones below them too; nothing else does."""
+        key = self._settings.api_key
+        if key is None or not request.path.startswith(_GUARDED):
+            return True
+        return hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {key}".encode())
+
+    def _count(self, path: str, request: Request, reply: Reply) -> None:
+        seconds = time.monotonic() - request.received_at
+        self._http.count(path, request.method, reply.status or 499, seconds, len(request.body), reply.size)
+
+
+def _chat_format(head: Head, style: Style, _: Generation) -> Format:
+    return ChatFormat(head, style)
+
+
+def _completion_format(head: Head, style: Style, _: Generation) -> Format:
+    return CompletionFormat(head, style)
+
+
+def _messages_format(head: Head, style: Style, _: Generation) -> Format:
+    return MessagesFormat(head, style)
+
+
+def _responses_format(head: Head, style: Style, wanted: Generation) -> Format:
+    if wanted.response is None:
+        raise ValueError("a response repeats what was asked for")
+    return ResponsesFormat(replace(head, identifier=secrets.token_hex(8)), style, wanted.response)
+
+
+def _json_body(request: Request) -> bytes:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.body and kind != _JSON:
+        raise unsupported_media_type()
+    return request.body

@@ -1,0 +1,243 @@
+"""A fleet of engines in virtual time: the same engines as behind the HTTP surface, driven by a heap of instants.
+
+A run of a hundred thousand requests takes seconds, and is the same, bit for bit, for the same engines and arrivals. Nothing
+here knows the time of day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import accumulate
+from math import inf
+
+from simulator.arrivals import Arrival
+from simulator.engine import Engine, Step
+from simulator.served import Served
+
+
+class Fleet:
+    """What may be looked at when a worker is chosen. Engines are as they are at this instant, the choice not yet made."""
+
+    __slots__ = ("engines", "in_flight", "load_tokens", "now", "turn")
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self.engines = engines
+        self.now = 0.0  # seconds from the start of the trace
+        self.turn = 0  # requests chosen for so far
+        self.in_flight = [0] * len(engines)  # requests sent and not answered
+        self.load_tokens = [0] * len(engines)  # their prompts and declared outputs (or outputs), in tokens
+
+    def __repr__(self) -> str:
+        return f"<Fleet of {len(self.engines)} at {self.now:.6f} s, {sum(self.in_flight)} in flight>"
+
+
+Choose = Callable[[Arrival, Fleet], int | None]
+"""The index of the engine that gets a request; ``None`` refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that happens to the fleet at an instant: a worker becomes slow, pauses, forgets its cache."""
+
+    at_seconds: float
+    apply: Callable[[Sequence[Engine]], object]
+
+
+def simulate(
+    engines: Sequence[Engine],
+    arrivals: Iterable[Arrival],
+    choose: Choose,
+    *,
+    changes: Iterable[Change] = (),
+    request_seconds: float = 0.0,
+    skips_ahead: bool = True,
+) -> list[Served]:
+    """Serve all arrivals, and those that follow them, by fresh engines. The results are in order of arrival.
+
+    ``request_seconds`` pass between the choice and the engine's queue: parsing, tokenising. A request that its engine says it
+    can never run is refused, as one for which ``choose`` says ``None``; what follows it never comes. A request still
+    unfinished when nothing moves any more (a paused engine) has no end. Without ``skips_ahead`` each step of each engine goes
+    through the heap; that is slower and gives the same.
+    """
+    run = _Run(engines, choose, request_seconds, skips_ahead)
+    return run.through(list(arrivals), list(changes))
+
+
+class _Record:
+    """A request under way."""
+
+    __slots__ = (
+        "arrival",
+        "arrived_at",
+        "cached_tokens",
+        "ended_at",
+        "first_token_at",
+        "is_refused",
+        "number",
+        "preemptions",
+        "rank",
+        "worker",
+    )
+
+    def __init__(self, number: int, arrival: Arrival, arrived_at: float) -> None:
+        self.number = number  # its identifier
+        self.arrival = arrival
+        self.arrived_at = arrived_at
+        self.is_refused = True  # until it is sent to a worker
+        self.worker = 0
+        self.rank = 0
+        self.first_token_at: float | None = None
+        self.ended_at: float | None = None
+        self.cached_tokens = 0
+        self.preemptions = 0
+
+    @property
+    def load_tokens(self) -> int:
+        """What it counts for while it is in flight."""
+        arrival = self.arrival
+        return arrival.prompt.tokens + (arrival.output_tokens if arrival.max_tokens is None else arrival.max_tokens)
+
+    def served(self) -> Served:
+        """What came of it."""
+        return Served(
+            kind=self.arrival.kind,
+            session=self.arrival.session,
+            worker=None if self.is_refused else self.worker,
+            rank=self.rank,
+            arrived_at=self.arrived_at,
+            first_token_at=self.first_token_at,
+            ended_at=self.ended_at,
+            prompt_tokens=self.arrival.prompt.tokens,
+            cached_tokens=self.cached_tokens,
+            completion_tokens=0 if self.ended_at is None else self.arrival.output_tokens,
+            preemptions=self.preemptions,
+        )
+
+
+class _Run:
+    """Two heaps: what comes to the fleet, and the ends of steps in flight."""
+
+    def __init__(self, engines: Sequence[Engine], choose: Choose, request_seconds: float, skips_ahead: bool) -> None:
+        self._fleet = Fleet(engines)
+        self._choose = choose
+        self._request_seconds = request_seconds
+        self._skips_ahead = skips_ahead
+        self._ranks = [rank for engine in engines for rank in engine.ranks]
+        self._places = list(accumulate((len(engine.ranks) for engine in engines), initial=0))  # of each engine's first rank
+        self._records: list[_Record] = []  # by the number that is their identifier
+        self._coming: list[tuple[float, int, Arrival | Change | _Record]] = []  # a record: it reaches its engine
+        self._pushed = 0  # so that what comes at the same instant keeps its order
+        self._steps: list[tuple[float, int, Step]] = []  # by end and place of the rank
+        self._idle = set(range(len(self._ranks)))
+        self._woken: set[int] = set()  # idle ranks that may have something to do now
+        self._thinking: list[tuple[float, int]] = []  # time from its answer to what follows it, and number, of who is in flight
+
+    def through(self, arrivals: list[Arrival], changes: list[Change]) -> list[Served]:
+        """Everything, to the end."""
+        everything: list[Arrival | Change] = [*changes, *arrivals]
+        for expected in sorted(everything, key=lambda one: one.at_seconds):
+            self._push(expected.at_seconds, expected)
+        coming, steps = self._coming, self._steps
+        while coming or steps:
+            # Of what happens at the same instant, ends of steps come first, and first steps of idle ranks come last.
+            if steps and (not coming or steps[0][0] <= coming[0][0]):
+                now, place, step = heappop(steps)
+                self._fleet.now = now
+                self._end(step, place, now)
+                self._begin(place, now)
+            else:
+                now, _, one = heappop(coming)
+                self._fleet.now = now
+                self._come(one, now)
+            if self._woken and not (coming and coming[0][0] == now):
+                for place in sorted(self._woken):
+                    self._begin(place, now)
+                self._woken.clear()
+        return [record.served() for record in self._records]
+
+    def _push(self, at: float, one: Arrival | Change | _Record) -> None:
+        heappush(self._coming, (at, self._pushed, one))
+        self._pushed += 1
+
+    def _come(self, one: Arrival | Change | _Record, now: float) -> None:
+        if isinstance(one, Change):
+            one.apply(self._fleet.engines)
+            self._woken |= self._idle
+        elif isinstance(one, _Record):
+            self._enter(one)
+        else:
+            self._route(one, now)
+
+    def _route(self, arrival: Arrival, now: float) -> None:
+        fleet, record = self._fleet, _Record(len(self._records), arrival, now)
+        self._records.append(record)
+        worker = self._choose(arrival, fleet)
+        fleet.turn += 1
+        if worker is None:
+            return
+        record.is_refused = False
+        record.worker = worker
+        fleet.in_flight[worker] += 1
+        fleet.load_tokens[worker] += record.load_tokens
+        if self._request_seconds:
+            self._push(now + self._request_seconds, record)
+        else:
+            self._enter(record)
+
+    def _enter(self, record: _Record) -> None:
+        arrival, worker = record.arrival, record.worker
+        try:
+            record.rank = self._fleet.engines[worker].add(
+                str(record.number), arrival.prompt, arrival.output_tokens, priority=arrival.priority
+            )
+        except ValueError:  # it could never run there
+            self._gone(record)
+            record.is_refused = True
+            return
+        if arrival.follow_up is not None:
+            heappush(self._thinking, (arrival.follow_up.at_seconds, record.number))
+        place = self._places[worker] + record.rank
+        if place in self._idle:
+            self._woken.add(place)
+
+    def _begin(self, place: int, now: float) -> None:
+        """The next step of a rank, and those after it that concern nobody else, if that is allowed."""
+        rank = self._ranks[place]
+        if self._skips_ahead:
+            step, end = rank.run(now, self._horizon(now))
+        else:
+            step = rank.schedule()
+            end = now if step is None else now + step.seconds
+        if step is None:
+            self._idle.add(place)
+        else:
+            self._idle.discard(place)
+            heappush(self._steps, (end, place, step))
+
+    def _horizon(self, now: float) -> float:
+        """Nothing can come before this: the next arrival that is known, or the earliest one that an answer may bring about."""
+        thinking, records = self._thinking, self._records
+        while thinking and records[thinking[0][1]].ended_at is not None:
+            heappop(thinking)
+        until = now + thinking[0][0] if thinking else inf
+        return min(until, self._coming[0][0]) if self._coming else until
+
+    def _end(self, step: Step, place: int, now: float) -> None:
+        for progress in self._ranks[place].complete(step, tells_all=False):
+            record = self._records[int(progress.identifier)]
+            if record.first_token_at is None:
+                record.first_token_at = now
+                record.cached_tokens = progress.cached_tokens
+            if progress.is_finished:
+                record.ended_at = now
+                record.preemptions = progress.preempted
+                self._gone(record)
+                follow_up = record.arrival.follow_up
+                if follow_up is not None:
+                    self._push(now + follow_up.at_seconds, follow_up)
+
+    def _gone(self, record: _Record) -> None:
+        self._fleet.in_flight[record.worker] -= 1
+        self._fleet.load_tokens[record.worker] -= record.load_tokens

@@ -1,0 +1,51 @@
+"""The gateway's own routing functions before a simulated fleet: what they decide there is what they would decide in service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from routing.estimate import TokenEstimate
+from routing.policy import Impossible, Reason, Snapshot, choose
+from routing.topology import Model, Worker
+from simulator.arrivals import Arrival
+from simulator.virtual import Choose, Fleet
+
+Policy = Callable[[Sequence[Worker], Snapshot], tuple[Worker, Reason]]
+"""One of `routing.policy.POLICIES`, or a function like them."""
+
+
+def workers_named(names: Sequence[str]) -> tuple[Worker, ...]:
+    """Workers in the order of a fleet's engines, with addresses that nobody calls."""
+    return tuple(
+        Worker(index=index, name=name, url=f"http://{name}", host=name, port=80, base_path="", authority=name)
+        for index, name in enumerate(names)
+    )
+
+
+def by_policy(policy: Policy, engines: int) -> Choose:
+    """Choose among so many engines by one policy: a single pool in which everybody is up."""
+    candidates = workers_named([f"worker-{number}" for number in range(engines)])
+
+    def chosen(_arrival: Arrival, fleet: Fleet) -> int:
+        return policy(candidates, _snapshot(fleet))[0].index
+
+    return chosen
+
+
+def by_model(model: Model, estimate: Callable[[int], TokenEstimate] | None = None) -> Choose:
+    """Choose pool and worker as for a request to this model, whose workers' indices are those of the fleet's engines.
+
+    ``estimate`` makes an estimate of a prompt's true tokens; ``None``: it is exact. Who fits no pool is refused.
+    """
+
+    def chosen(arrival: Arrival, fleet: Fleet) -> int | None:
+        tokens = arrival.prompt.tokens
+        guess = TokenEstimate(tokens, tokens, tokens) if estimate is None else estimate(tokens)
+        decision = choose(model, guess, arrival.max_tokens, _snapshot(fleet))
+        return None if isinstance(decision, Impossible) else decision.worker.index
+
+    return chosen
+
+
+def _snapshot(fleet: Fleet) -> Snapshot:
+    return Snapshot(is_up=[1.0] * len(fleet.engines), load_tokens=fleet.load_tokens, turn=fleet.turn)

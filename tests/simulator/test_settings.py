@@ -1,0 +1,69 @@
+"""Settings of a simulated worker: what cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.dialect import ForcedUsage
+from simulator.settings import WorkerSettings
+from simulator.timing import ConstantTimer
+
+
+def settings(**fields: Any) -> WorkerSettings:
+    return WorkerSettings(**{"model": "m", "gpu": "h100-sxm", "port": 0, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"imitate": "1.0"}, "unknown version '1.0'"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be at least 1, got 0"),
+        ({"data_parallel_size": 0}, "data_parallel_size must be at least 1, got 0"),
+        ({"draft_tokens": -1}, "draft_tokens must be at least 0, got -1"),
+        ({"shutdown_seconds": -1}, "shutdown_seconds must be at least 0, got -1"),
+        ({"max_queued": 0}, "max_queued must be at least 1, got 0"),
+        ({"sse_keep_alive_seconds": 0}, "sse_keep_alive_seconds must be above 0, got 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields, why):
+    """The error names the setting, what it may be, and what was given."""
+    with pytest.raises(ValueError, match=why):
+        settings(**fields)
+
+
+def test_the_engine_is_as_it_was_asked_for():
+    """Ranks, sequences, blocks and drafts are the engine's."""
+    engine = settings(
+        data_parallel_size=2, max_num_seqs=3000, block_tokens=32, draft_tokens=4, draft_acceptance_ratio=0.5
+    ).engine()
+
+    assert len(engine.ranks) == 2
+    assert (engine.settings.max_num_seqs, engine.settings.step_tokens, engine.settings.block_tokens) == (3000, 3000, 32)
+    assert engine.settings.speculation is not None
+    assert (engine.settings.speculation.drafts, engine.settings.speculation.acceptance_ratio) == (4, 0.5)
+    assert settings().engine().settings.speculation is None
+
+
+def test_steps_may_be_timed_by_something_else():
+    """With a timer and a size of the KV cache no demo GPU is needed; a size alone replaces the GPU's."""
+    timer = ConstantTimer(step_seconds=1.0, prefill_seconds_per_token=0.0, context_seconds_per_token=0.0)
+    timed = settings(gpu="mine", timer=timer, kv_tokens=160, max_model_len=160, step_noise_sigma=0.1).engine()
+
+    assert (timed.settings.step_timer, timed.settings.kv_blocks, timed.settings.noise.sigma) == (timer, 10, 0.1)
+    assert settings(kv_tokens=160, max_model_len=160).engine().settings.kv_blocks == 10
+
+
+def test_a_context_must_fit_the_cache():
+    """One request of the greatest length must be able to run."""
+    with pytest.raises(ValueError, match="max_model_len 500000 is more than the 420000 tokens of KV cache on h100-sxm"):
+        settings(max_model_len=500_000).engine()
+
+
+def test_requests_are_read_as_the_flags_say():
+    """Names, parsers and forced usage are those of the settings; what forcing does depends on the version."""
+    served = settings(aliases=("n",), calls_tools=True, force_include_usage=True, imitate="0.11").served()
+
+    assert (served.models, served.calls_tools, served.forced_usage) == (("m", "n"), True, ForcedUsage.FINAL)
+    assert settings().served().forced_usage is None
