@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from proxy.dispatch import decide, prepare_lookup
 from proxy.errors import ProxyError, no_worker, response_not_found
-from proxy.lookups import possible_owners
+from proxy.lookups import possible_owners, serves_one_model
 from proxy.progress import Progress
+from proxy.usage_refusals import may_quote, says_unknown
 from routing.policy import Decision, total_tokens
 from telemetry.record import Phase
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from proxy.load import Block
     from proxy.upstream import WorkerConnection
 
+_ABOUT_REQUEST = frozenset({400, 409, 422})
 _JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
 
 
@@ -30,7 +32,11 @@ class Attempts(Progress):
     _load_tokens = 0  # what it adds
     _owners: list[Decision] | None = None  # of a lookup: who may have the answer and has not been asked
     _refused_by: str | None = None  # URL of the worker that refused the question for usage
-    _has_been_denied = False  # a worker has said that it does not have the answer
+    _is_plain_refusal = False  # and it said so in words that cannot be the client's
+    has_been_denied = False  # a worker has said that it does not have the answer
+    _known_url: str | None = None  # of the worker that is known to have it
+    _prefix = b""  # of an answer's head that is not complete
+    _held = b""  # of its body, waiting with the head
 
     def fail(self, error: ProxyError) -> None:
         """End the request with an error."""
@@ -54,7 +60,7 @@ class Attempts(Progress):
             state.endpoints,
             state.loads.snapshot(is_retry=bool(self._tried)),
             self._tried,
-            None if previous is None else state.owners.find(previous),
+            None if previous is None else self._owner_of(previous),
         )
         self.limits = decision.pool.limits
         self._load_tokens = total_tokens(prepared.estimate, prepared.request.max_tokens)
@@ -77,35 +83,63 @@ class Attempts(Progress):
         """Ask the worker that has an answer, or those that may have it, in turn. Raises `ProxyError`."""
         state = self.state
         is_up = state.loads.snapshot(is_retry=True).is_up
-        self._owners = possible_owners(state.topology, self.key, is_up, state.owners.find(answer_id))
+        known = state.owners.find(answer_id)
+        self._owners = possible_owners(state.topology, self.key, is_up, known)
+        self._known_url = None if known is None else known.url
         self._ask_owner(since)
+
+    def _owner_of(self, answer_id: str) -> str | None:
+        """The URL of the worker with an answer to go on from. Raises `ProxyError` if the key may not use the answer's model."""
+        owner = self.state.owners.find(answer_id)
+        if owner is None:
+            return None
+        key = self.key
+        if key is not None and key.models is not None and owner.model not in key.models:
+            raise response_not_found()
+        return owner.url
+
+    def note_owner(self, answer_id: str) -> None:
+        """The worker has made this answer or shows it; of which model one is that it shows, is not known if it has several."""
+        decision, state = self.decision, self.state
+        assert decision is not None
+        url = decision.worker.url
+        if self._owners is None or serves_one_model(state.topology, url):
+            state.owners.remember(answer_id, url, decision.pool.model)
 
     def _ask_owner(self, since: float) -> None:
         """The next one that may have the answer; it is no load for a worker, and counts as none."""
         if not self._owners:
-            raise response_not_found() if self._has_been_denied else no_worker(has_tried=bool(self.attempts))
+            raise response_not_found() if self.has_been_denied else no_worker(has_tried=bool(self.attempts))
         self.decision = decision = self._owners.pop(0)
         self.limits = decision.pool.limits
         self.prepared = prepare_lookup(decision, self.state.endpoints)
         self._approach(since)
 
     def may_ask_another(self, status: int) -> bool:
-        """Whether the worker does not have the answer that is looked up, and another may."""
-        return bool(self._owners) and status == 404
+        """Whether this is not the answer that is looked up, and another worker may have it.
 
-    def ask_another(self, now: float, *, can_keep: bool) -> None:
-        """The same for one that has not answered at all."""
-        self._has_been_denied = True
+        Who is known to have it is believed why it does not do what it is asked to.
+        """
+        if not self._owners or 200 <= status < 300:
+            return False
+        is_known = self.decision is not None and self.decision.worker.url == self._known_url
+        return not (is_known and status in _ABOUT_REQUEST)
+
+    def ask_another(self, now: float, *, can_keep: bool, status: int | None = None) -> None:
+        """Go on with the next one; this one answered with this status, or not at all."""
+        self.has_been_denied = self.has_been_denied or status == 404
         self._let_go(now, can_keep=can_keep)
         try:
             self._ask_owner(now)
         except ProxyError as error:
             self.fail(error)
 
-    def ask_without_usage(self, now: float, *, can_keep: bool) -> None:
+    def ask_without_usage(self, now: float, refusal: bytes, *, can_keep: bool) -> None:
         """The worker refused the question for usage and generated nothing: it gets the request as the client wrote it."""
         assert self.decision is not None
+        assert self.prepared is not None
         self._refused_by = self.decision.worker.url
+        self._is_plain_refusal = says_unknown(refusal) and not may_quote(self.prepared.body)
         self._let_go(now, can_keep=can_keep)
         if self._load is not None:
             self.state.loads.count_attempt(self._load, "answered")
@@ -113,8 +147,12 @@ class Attempts(Progress):
 
     def note_answer(self, now: float) -> None:
         """An answer has begun that is none of an error: remember how it came about."""
-        if self._refused_by is not None and self.decision is not None and self._refused_by == self.decision.worker.url:
-            self.state.usage_refusals.add(self._refused_by, now)
+        refusals = self.state.usage_refusals
+        if self.asks_usage:
+            if refusals.suspects and self.decision is not None:
+                refusals.clear(self.decision.worker.url)
+        elif self._is_plain_refusal and self.decision is not None and self._refused_by == self.decision.worker.url:
+            refusals.add(self._refused_by, now)
 
     def _let_go(self, now: float, *, can_keep: bool) -> None:
         """Forget an answer that the client does not get, and free its connection."""
@@ -126,8 +164,12 @@ class Attempts(Progress):
             else:
                 connection.close()
         if self.trace is not None:
-            self.trace.end("answered", now, None if self.answer is None else self.answer.status)
+            if self.answer is None:
+                self.trace.end("broken", now, None)
+            else:
+                self.trace.end("answered", now, self.answer.status)
         self.answer = self.relay = self.first_body_at = None
+        self._prefix = self._held = b""
         self.is_held = False
 
     def _connect(self, since: float) -> None:

@@ -72,7 +72,10 @@ def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | No
             start, end = form["model"]
             renamed = b"".join((body[:start], model.name.encode(), body[end:]))
         if renamed is None:
-            raise ClientFault("invalid_model", "The model field could not be read.")
+            raise ClientFault(
+                "invalid_model",
+                "The field 'model' holds an alias and could not be found among all that are called so; send the model's name.",
+            )
         body = renamed
         request = msgspec.structs.replace(request, model=model.name)
     if request.stream and request.include_usage is not True and endpoint.has_usage and _asks_usage(model):

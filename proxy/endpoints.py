@@ -36,7 +36,9 @@ class Endpoint:
 
 
 _ONE_MODEL = b"/v1/models/"
-_ONE_RESPONSE = re.compile(rb"/v1/responses/([A-Za-z0-9_.:-]{1,200})(/cancel)?")
+ANSWER_ID = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.:-]{1,200}"
+"""Pattern of the ids that a path can name."""
+_ONE_RESPONSE = re.compile(rb"/v1/responses/(%b)(/cancel)?" % ANSWER_ID.encode())
 _WORKED_ON = (
     Endpoint(name="chat", method=b"POST", path=b"/v1/chat/completions", has_usage=True),
     Endpoint(name="completions", method=b"POST", path=b"/v1/completions", has_usage=True),

@@ -22,6 +22,7 @@ from proxy.errors import (
     gateway_refused,
     internal_error,
     no_answer,
+    response_not_found,
     shutting_down,
 )
 from proxy.framing import AnswerHead, Framing, FramingError, take_answer_head
@@ -44,9 +45,8 @@ class Exchange(Attempts):
     """What happens to a request: the calls of the two connections, and how they end."""
 
     _has_retried_stale = False
-    _prefix = b""  # of an answer's head that is not complete
     _answer_lines = b""
-    _held = b""  # of the body, waiting with the head
+    _is_beginning = False  # nothing of the answer's body has been written, or its head went out alone
 
     # The request
 
@@ -94,7 +94,7 @@ class Exchange(Attempts):
         except FramingError as error:
             self._worker_broke(str(error))
             return
-        if self.is_held:
+        if self._is_beginning:
             if self._is_refusal_of_usage(relay, out, now):
                 return
             self._take_first_body(relay, out, now)
@@ -102,6 +102,10 @@ class Exchange(Attempts):
             self.client.transport.write(out)
         if relay.has_ended:
             self._answer_complete(relay, now)
+
+    def _note_first_body(self, now: float) -> None:
+        self.first_body_at = now
+        self.phase = Phase.ANSWER
 
     def _take_answer_head(self, data: bytes, now: float) -> None:
         try:
@@ -113,14 +117,18 @@ class Exchange(Attempts):
             self._prefix = data
             return
         self._prefix = b""
+        if self.may_ask_another(answer.status):
+            self.answer = answer
+            is_whole = len(data) == answer.content_length and answer.keeps_alive
+            self.ask_another(now, can_keep=is_whole, status=answer.status)
+            return
         if answer.status in (401, 403):  # about the key of the gateway, which no client can mend
             self.answer = answer
             self.fail(gateway_refused())
             return
-        if self.may_ask_another(answer.status):
+        if self.has_been_denied and answer.status >= 300 and answer.status != 404:  # no more of use than what another has said
             self.answer = answer
-            is_whole = len(data) == answer.content_length and answer.keeps_alive
-            self.ask_another(now, can_keep=is_whole)
+            self.fail(response_not_found())
             return
         if answer.status < 300:
             self.note_answer(now)
@@ -135,7 +143,7 @@ class Exchange(Attempts):
         """A plain answer that came in one read, as most do, needs nothing that relays."""
         self.answer = answer
         if self.asks_usage and may_be_about_usage(answer.status) and is_about_usage(body):
-            self.ask_without_usage(now, can_keep=answer.keeps_alive)
+            self.ask_without_usage(now, body, can_keep=answer.keeps_alive)
             return
         self.first_body_at = now
         self.phase = Phase.ANSWER
@@ -162,7 +170,7 @@ class Exchange(Attempts):
             fingerprint=self.state.fingerprints.get(self.decision.worker.url),
         )
         self._answer_lines = self._lines(answer, relay.framing, now)
-        self.is_held = True
+        self.is_held = self._is_beginning = True
         return relay
 
     def _lines(self, answer: AnswerHead, framing: Framing, now: float) -> bytes:
@@ -180,25 +188,31 @@ class Exchange(Attempts):
     def _is_refusal_of_usage(self, relay: Relay, out: bytes, now: float) -> bool:
         """Whether what is held is a refusal that may be, or is, about the question for usage, and so is not for the client."""
         answer = self.answer
-        if answer is None or not self.asks_usage or not may_be_about_usage(answer.status):
+        if answer is None or not self.is_held or not self.asks_usage or not may_be_about_usage(answer.status):
             return False
-        self._held += out
-        if not relay.has_ended:
-            return len(self._held) < _MAX_HELD_BYTES
-        if not is_about_usage(self._held):
-            out, self._held = self._held, b""
-            self._take_first_body(relay, out, now)
-            self._answer_complete(relay, now)
-        else:
+        if out and self.first_body_at is None:
+            self._note_first_body(now)
+        held = self._held + out
+        if relay.has_ended and is_about_usage(held):
+            self.ask_without_usage(now, held, can_keep=answer.keeps_alive and not relay.rest)
+        elif relay.has_ended or len(held) >= _MAX_HELD_BYTES:
             self._held = b""
-            self.ask_without_usage(now, can_keep=answer.keeps_alive and not relay.rest)
+            self._take_first_body(relay, held, now)
+            if relay.has_ended:
+                self._answer_complete(relay, now)
+        else:
+            self._held = held
         return True
 
     def _take_first_body(self, relay: Relay, out: bytes, now: float) -> None:
         """The head goes out with the first event of a stream, or the first bytes of anything else."""
         if self.first_body_at is None and (out or relay.has_ended):
-            self.first_body_at = now
-            self.phase = Phase.ANSWER
+            self._note_first_body(now)
+        if not self.is_held:  # the head had to go before the body began
+            self._is_beginning = not out
+            if out:
+                self.client.transport.write(out)
+            return
         if self._held:
             out = self._held + out
         if not relay.has_ended:
@@ -212,8 +226,8 @@ class Exchange(Attempts):
                 return
         self._held = out
         if answer_id := relay.meter.found.answer_id:
-            assert self.decision is not None
-            self.state.owners.remember(answer_id, self.decision.worker.url)
+            self.note_owner(answer_id)
+        self._is_beginning = False
         self.release_head(names_worker=True)
         self.write_seconds = clock() - now
 
@@ -240,7 +254,7 @@ class Exchange(Attempts):
         connection = self.connection
         self.found = found
         if found.answer_id is not None and self.decision is not None:
-            self.state.owners.remember(found.answer_id, self.decision.worker.url)
+            self.note_owner(found.answer_id)
         self.connection = None
         if connection is not None:
             connection.exchange = None
@@ -278,9 +292,9 @@ class Exchange(Attempts):
             and not self._has_retried_stale
             and now - self.sent_at <= STALE_SECONDS
         ):
-            assert self._load is not None
             self._has_retried_stale = True
-            self.state.loads.count_attempt(self._load, "stale")
+            if self._load is not None:
+                self.state.loads.count_attempt(self._load, "stale")
             if self.trace is not None:
                 self.trace.end("stale", now, None)
             self._connect(now)
@@ -289,6 +303,9 @@ class Exchange(Attempts):
 
     def _worker_broke(self, what: str) -> None:
         """The worker's answer cannot be relayed any further; ``what`` goes into the record, never to the client."""
+        if self._owners and not self.is_head_sent:
+            self.ask_another(clock(), can_keep=False)
+            return
         self.fault = what
         self.fail(answer_cut() if self.is_head_sent else no_answer())
 
@@ -338,6 +355,8 @@ class Exchange(Attempts):
         """End the request with an error: as an answer while none has begun, else so that the client can tell."""
         if self.ended:
             return
+        if self.has_been_denied and isinstance(error, WorkerFault) and not self.is_head_sent:
+            error = response_not_found()
         now = clock()
         relay = self.relay
         can_tell = self.is_head_sent and relay is not None and relay.can_insert and isinstance(relay.meter, StreamMeter)

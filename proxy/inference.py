@@ -14,13 +14,15 @@ from typing import TypeVar
 import msgspec
 
 from proxy.errors import ClientFault
-from telemetry.json_text import readable_json
 
 ASK_FOR_USAGE = b'"stream_options":{"include_usage":true}'
 MAX_TOKENS = 2**40
 """More than any context: a larger output limit is read as this, so that sums with it stay exact."""
 
 _BOM = b"\xef\xbb\xbf"
+_MOST_BYTES_WITH_CONSTANTS = 1024 * 1024
+_MOST_RESTORED = 1000  # characters: no name or id is longer
+_CONSTANTS = tuple((name, b"{%b}" % (b" " * (len(name) - 2))) for name in (b"-Infinity", b"Infinity", b"NaN"))
 _NOTHING = msgspec.Raw(b"")
 
 
@@ -90,7 +92,13 @@ _AnyBody = TypeVar("_AnyBody", bound=_Body)
 _OTHER_TEXTS = ("messages", "tools", "instructions", "system", "query", "queries", "documents", "text_1", "text_2")
 _decode = msgspec.json.Decoder(_Body).decode
 _decode_other = msgspec.json.Decoder(_OtherBody).decode
-_decode_loosely = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_loosely = {
+    kind: msgspec.json.Decoder(
+        msgspec.defstruct("_Raw", [(field.name, msgspec.Raw, _NOTHING) for field in msgspec.structs.fields(kind)], gc=False)
+    ).decode
+    for kind in (_Body, _OtherBody)
+}
+_MOST_OBJECTS = 50_000  # among messages of which the last is looked for
 
 
 def parse_request(body: bytes) -> InferenceRequest:
@@ -156,6 +164,8 @@ def _echoes_alone(fields: _Body, max_tokens: int | None) -> bool:
     first token behind the prompt, unless none was asked for."""
     if not fields.messages:
         return max_tokens == 0
+    if bytes(fields.messages).count(b"{") > _MOST_OBJECTS:
+        return False
     try:
         said = msgspec.json.decode(fields.messages, type=list[_Said])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -173,30 +183,64 @@ def _fields(body: bytes, decode: Callable[[bytes], _AnyBody], kind: type[_AnyBod
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         readable = _readable(body)
         if readable != body and not readable.startswith(_BOM):
-            return _fields(readable, decode, kind)
-        raise ClientFault("invalid_json", f"The request body is not valid JSON: {_plain(error)}.") from error
+            return _with_texts(_fields(readable, decode, kind))
+        raise _no_json(body, f"is not valid JSON: {_plain(error)}") from error
 
 
 def _readable(body: bytes) -> bytes:
-    """A copy to look at, without what most parsers take and this one does not, a byte order mark among it."""
-    return readable_json(body.removeprefix(_BOM))
+    """A copy to look at, without what most parsers take and this one does not, a byte order mark among it.
+
+    Made by plain replacement, inside texts too, so that a large body holds the loop for no longer than others do; `_restored`
+    is for the texts that matter. In a large body ``NaN`` and ``Infinity`` are left, and make it unreadable.
+    """
+    text = body.removeprefix(_BOM).replace(b"\\ud", b"\\ue").replace(b"\\uD", b"\\uE")  # no halves of pairs any more
+    if len(text) <= _MOST_BYTES_WITH_CONSTANTS:
+        for name, value in _CONSTANTS:
+            text = text.replace(name, value)  # a value that no field can have
+    return text
+
+
+def _no_json(body: bytes, why: str) -> ClientFault:
+    if len(body) > _MOST_BYTES_WITH_CONSTANTS and (b"NaN" in body or b"Infinity" in body):
+        why += "; NaN and Infinity are no JSON, and only in small bodies let through"
+    return ClientFault("invalid_json", f"The request body {why}.")
+
+
+def _restored(text: str) -> str:
+    """A text of a readable copy as it was meant, a half of a pair as the replacement character."""
+    if len(text) > _MOST_RESTORED:
+        return text
+    for constant, value in _CONSTANTS:
+        text = text.replace(value.decode(), constant.decode())
+    text = "".join(chr(ord(each) - 0x1000) if "\ue000" <= each <= "\uefff" else each for each in text)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _with_texts(fields: _AnyBody) -> _AnyBody:
+    """The same for the texts in these fields."""
+    if fields.model is not None:
+        fields.model = _restored(fields.model)
+    if isinstance(fields, _OtherBody) and fields.previous_response_id is not None:
+        fields.previous_response_id = _restored(fields.previous_response_id)
+    return fields
 
 
 def _parse_loosely(body: bytes, kind: type[_AnyBody]) -> _AnyBody:
     try:
-        raw = _decode_loosely(body)
+        raw = _decode_loosely[kind](body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         readable = _readable(body)
         if readable != body and not isinstance(error, RecursionError):
-            return _parse_loosely(readable, kind)
-        raise ClientFault("invalid_json", "The request body must be a JSON object.") from error
+            return _with_texts(_parse_loosely(readable, kind))
+        raise _no_json(body, "must be a JSON object") from error
     fields = kind()
     for field in msgspec.structs.fields(kind):
         name = field.name
-        if name not in raw:
+        value = getattr(raw, name)
+        if not value:
             continue
         try:
-            setattr(fields, name, msgspec.json.decode(raw[name], type=field.type))
+            setattr(fields, name, msgspec.json.decode(value, type=field.type))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if name == "stream_options":
                 fields.stream_options = None
@@ -206,18 +250,15 @@ def _parse_loosely(body: bytes, kind: type[_AnyBody]) -> _AnyBody:
 def _count_prompts(raw: msgspec.Raw) -> tuple[int, int]:
     """How many prompts a ``prompt`` holds, and how many token ids: a list of numbers is one, a list of lists is many."""
     text = bytes(raw)
-    if not text.startswith(b"["):
+    match = _FIRST_ITEM.match(text)
+    if match is None:
         return 1, 0
-    try:
-        items = msgspec.json.decode(text, type=list[msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError):
-        return 1, 0
-    if not items:
-        return 1, 0
-    first = bytes(items[0])[:1]
-    if first == b"[":
-        return len(items), text.count(b",") + 1
-    return (len(items), 0) if first == b'"' else (1, len(items))
+    if match[1] == b'"':
+        return text.replace(rb"\\", b"").replace(rb"\"", b"").count(b'"') // 2, 0
+    return text.count(b"[") - 1 if match[1] == b"[" else 1, text.count(b",") + 1
+
+
+_FIRST_ITEM = re.compile(rb'\[\s*+(["\[\d-])')  # of a list of texts, of lists or of ids: counted without making a value of each
 
 
 def _plain(error: Exception) -> str:
@@ -257,7 +298,7 @@ def ask_for_usage(body: bytes, request: InferenceRequest) -> list[bytes | memory
     return [changed] if same else None
 
 
-_STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*(null|\{[^{}\[\]\\]*\})')
+_STREAM_OPTIONS = re.compile(rb'"stream_options"\s*+:\s*+(null|\{[^{}\[\]\\]{0,4096}\})')
 _INCLUDE_USAGE = re.compile(rb'"include_usage"\s*:\s*(?:true|false|null)')
 # Without include_usage it has no effect; together they would put usage into every event, which the client did not ask for.
 _CONTINUOUS = re.compile(rb'("continuous_usage_stats"\s*:\s*)(?:[-+.\w]+|"[^"]*")')
@@ -265,7 +306,12 @@ _CONTINUOUS = re.compile(rb'("continuous_usage_stats"\s*:\s*)(?:[-+.\w]+|"[^"]*"
 
 def rename_model(body: bytes, old: str, new: str) -> bytes | None:
     """``body`` with its model field changed from an alias to the name that workers know; ``None`` if it cannot be found."""
-    spans = [match.span(1) for match in _MODEL.finditer(body) if _text(match[1]) == old]
+    if body.count(b'"model"') > _MOST_CANDIDATES:
+        return None
+    longest = 2 + _LONGEST_CHARACTER * len(old)
+    spans = [
+        match.span(1) for match in _MODEL.finditer(body) if match.end(1) - match.start(1) <= longest and _text(match[1]) == old
+    ]
     if not spans:
         return None
     # Number them all in one copy: the name that is read from it tells which of them is the field.
@@ -281,18 +327,22 @@ def rename_model(body: bytes, old: str, new: str) -> bytes | None:
     return body[:start] + msgspec.json.encode(new) + body[end:]
 
 
-_MODEL = re.compile(rb'"model"\s*:\s*("(?:[^"\\]|\\.)*")')
+_MODEL = re.compile(rb'"model"\s*+:\s*+("(?:[^"\\]++|\\.)*+")')
+_MOST_CANDIDATES = 4096
+_LONGEST_CHARACTER = 12  # bytes, of a pair of escapes
 _NUMBERED = b"of the fields named model"
 
 
 def _text(literal: bytes) -> str | None:
     """The text of a JSON string as the reader of a whole body sees it."""
-    for readable in (literal, _readable(literal)):
-        try:
-            return msgspec.json.decode(readable, type=str)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-    return None
+    try:
+        return msgspec.json.decode(literal, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return _restored(msgspec.json.decode(_readable(literal), type=str))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _spliced(body: bytes, spans: Sequence[tuple[int, int]], replacements: Sequence[bytes]) -> bytes:

@@ -109,7 +109,8 @@ class UsageFilter:
         if data is None:
             return before + event
         read, _ = read_event(data)
-        if read.usage is not None and not read.choices and read.choices is not None and not self._forced:
+        is_usage = read.usage is not None and not read.choices and read.choices is not None
+        if (is_usage or (read.usage is None and not read.choices and _is_strange_usage(data))) and not self._forced:
             # Line ends in front belong to what came before: the LF of a CR LF that was cut, or a blank line too many.
             self.fingerprint = read.system_fingerprint
             return _with_field(before, read.system_fingerprint) + event[: -len(event.lstrip(b"\r\n"))]
@@ -122,6 +123,24 @@ class UsageFilter:
             if not self._forced:  # each choice that ends has the field when usage is not asked for
                 event = _with_field(event, self.fingerprint)
         return before + event
+
+
+class _Strange(msgspec.Struct, gc=False):
+    choices: list[msgspec.Raw] | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"")
+    error: msgspec.Raw = msgspec.Raw(b"")
+
+
+_read_strange = msgspec.json.Decoder(_Strange).decode
+
+
+def _is_strange_usage(data: bytes) -> bool:
+    """Whether an event without choices has a usage that cannot be read. Null proves nothing: other such events have it too."""
+    try:
+        event = _read_strange(data)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return event.choices == [] and bytes(event.usage) not in (b"", b"null") and bytes(event.error) in (b"", b"null")
 
 
 def _with_field(event: bytes, fingerprint: str | None) -> bytes:

@@ -11,7 +11,7 @@ import msgspec
 
 from telemetry.json_text import readable_json
 
-_MAX_TOKENS = 2**40  # more than any context; larger figures are faults
+MAX_TOKENS = 2**40  # more than any context; larger figures are faults
 _MAX_SECONDS = 1e6  # longer than any request
 _NOTHING = msgspec.Raw(b"")
 
@@ -104,13 +104,13 @@ class ReportedUsage(msgspec.Struct, gc=False):
         cached = None if details is None else details.cached_tokens
         reasoning = None if self.completion_tokens_details is None else self.completion_tokens_details.reasoning_tokens
         faults = 0
-        if prompt is not None and not 0 <= prompt <= _MAX_TOKENS:
+        if prompt is not None and not 0 <= prompt <= MAX_TOKENS:
             prompt, faults = None, faults + 1
-        if completion is not None and not 0 <= completion <= _MAX_TOKENS:
+        if completion is not None and not 0 <= completion <= MAX_TOKENS:
             completion, faults = None, faults + 1
         if cached is not None and (cached < 0 or prompt is None or cached > prompt):
             cached, faults = None, faults + 1
-        if reasoning is not None and not 0 <= reasoning <= _MAX_TOKENS:
+        if reasoning is not None and not 0 <= reasoning <= MAX_TOKENS:
             reasoning, faults = None, faults + 1
         return Usage(prompt, completion, cached, reasoning, details is not None), faults
 

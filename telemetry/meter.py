@@ -17,7 +17,7 @@ from telemetry.dialects import CHAT, Dialect
 from telemetry.events import Choice, Event, ReportedUsage, read_times
 from telemetry.measurements import Measurements
 from telemetry.sse import CR, LF, SseReader, event_data
-from telemetry.typed_events import TypedEvent
+from telemetry.typed_events import MessageUsage, TypedEvent
 
 _NEVER = b"\0"
 _STRING_END = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL).match
@@ -45,6 +45,7 @@ class StreamMeter:
         "_continuous",
         "_dialect",
         "_done",
+        "_earlier",
         "_echoed",
         "_finish_reasons",
         "_gap_bounds",
@@ -70,6 +71,7 @@ class StreamMeter:
         self._finish_reasons: dict[int, str] = {}
         self._dialect = dialect
         self._echoed: set[int] | None = set() if echoes else None  # choices whose echo has come
+        self._earlier: MessageUsage | None = None  # told at the beginning, and not wholly again
         self._continuous: dict[int, int] = {}  # choice -> completion tokens so far, where events say so
         self._uncounted = 0  # token events that did not say so
         self._done = False
@@ -212,7 +214,8 @@ class StreamMeter:
             found.answer_id = event.answer_id or found.answer_id
         carries = shows = False
         if (event.error or event.object == "error") and event.is_error:
-            found.is_error = True  # and whatever text it has is the error's
+            found.is_error = True  # whatever text and usage it has are the error's
+            event.usage = None
         elif event.choices:
             carries, shows = self._take_choices(event.choices, at)
         if event.usage is not None:
@@ -267,12 +270,20 @@ class StreamMeter:
     def _take_usage(self, event: Event, reported: ReportedUsage) -> None:
         """Keep the counts; the last ones win. Beside one choice they are its own so far, beside several those of all."""
         found = self.found
+        if isinstance(reported, MessageUsage):
+            reported.go_on_from(self._earlier)
+            self._earlier = reported
         usage, faults = reported.checked()
         found.faults += faults
         if isinstance(event, TypedEvent):
             before = found.usage
-            if usage.prompt_tokens is None and before is not None:  # told at the beginning, and not again
-                usage = msgspec.structs.replace(usage, prompt_tokens=before.prompt_tokens)
+            if usage.prompt_tokens is None and before is not None:  # told wrongly now, and not at the beginning
+                usage = msgspec.structs.replace(
+                    usage,
+                    prompt_tokens=before.prompt_tokens,
+                    cached_tokens=before.cached_tokens,
+                    has_details=usage.has_details or before.has_details,
+                )
             found.usage = usage
             found.usage_is_final = event.usage_is_final
             return

@@ -17,10 +17,6 @@ def read_plain(body: bytes, dialect: Dialect = CHAT) -> Measurements:
     """What a whole plain answer says."""
     event, faults = dialect.read(body)
     found = Measurements(is_complete=True, faults=faults)
-    if event.usage is not None:
-        found.usage, faults = event.usage.checked()
-        found.usage_is_final = True
-        found.faults += faults
     if event.metrics:
         found.times, faults = read_times(event.metrics)
         found.faults += faults
@@ -28,7 +24,11 @@ def read_plain(body: bytes, dialect: Dialect = CHAT) -> Measurements:
         found.answer_id = event.answer_id
     if event.is_error:
         found.is_error = True
-        return found  # its text is the error's
+        return found  # its text is the error's, and whatever usage it tells nobody had
+    if event.usage is not None:
+        found.usage, faults = event.usage.checked()
+        found.usage_is_final = True
+        found.faults += faults
     for choice in event.choices or ():
         if choice.finish_reason:
             found.finish_reasons = (*found.finish_reasons, choice.finish_reason)

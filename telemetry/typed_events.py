@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from telemetry.events import Choice, CompletionDetails, Counts, Delta, Event, PromptDetails, ReportedUsage
+from telemetry.events import MAX_TOKENS, Choice, CompletionDetails, Counts, Delta, Event, PromptDetails, ReportedUsage
 from telemetry.json_text import readable_json
 
 _NOTHING = msgspec.Raw(b"")
@@ -28,6 +28,38 @@ class TypedEvent(Event, gc=False):
     ends: bool = False  # nothing of the stream follows
     usage_is_final: bool = False
     answer_id: str | None = None
+
+
+class MessageUsage(ReportedUsage, gc=False):
+    """Usage of a message, with the parts that its prompt is the sum of: what was read from the cache is not among the rest."""
+
+    given: int | None = None
+    written: int | None = None
+    cached: int | None = None
+    tells_cached: bool = False
+
+    def add_up(self) -> None:
+        """Make the usual figures of the parts."""
+        parts = (self.given, self.written, self.cached)
+        self.prompt_tokens = None if self.given is None else sum(part or 0 for part in parts)
+        if any(part is not None and part < 0 for part in parts):
+            self.prompt_tokens = -1  # a sum of such numbers may look sound
+        self.prompt_tokens_details = PromptDetails(self.cached) if self.tells_cached else None
+
+    def go_on_from(self, earlier: MessageUsage | None) -> None:
+        """Take over the parts of the prompt that an earlier event told, if they are possible, and this one does not."""
+        if earlier is None:
+            return
+        self.given, self.written, self.cached = (
+            then if now is None and then is not None and 0 <= then <= MAX_TOKENS else now
+            for now, then in (
+                (self.given, earlier.given),
+                (self.written, earlier.written),
+                (self.cached, earlier.cached),
+            )
+        )
+        self.tells_cached = self.tells_cached or earlier.tells_cached
+        self.add_up()
 
 
 class _Parts(msgspec.Struct, gc=False):
@@ -233,16 +265,14 @@ def _messages_usage(reader: _Reader, raw: msgspec.Raw) -> ReportedUsage | None:
     if usage is None:
         return None
     counts = Counts()
-    given, written, cached = (
-        counts.count(usage, name) for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    reported = MessageUsage(
+        completion_tokens=counts.count(usage, "output_tokens"),
+        given=counts.count(usage, "input_tokens"),
+        written=counts.count(usage, "cache_creation_input_tokens"),
+        cached=counts.count(usage, "cache_read_input_tokens"),
+        tells_cached="cache_read_input_tokens" in usage,
     )
-    reported = ReportedUsage(
-        None if given is None else given + (written or 0) + (cached or 0),
-        counts.count(usage, "output_tokens"),
-        PromptDetails(cached) if "cache_read_input_tokens" in usage else None,
-    )
-    if any(number is not None and number < 0 for number in (given, written, cached)):
-        reported.prompt_tokens = -1  # a sum of such numbers may look sound
+    reported.add_up()
     reader.faults += counts.faults
     return reported
 

@@ -95,13 +95,10 @@ class Complaints(logging.Handler):
 
 
 def open_session() -> requests.Session:
-    """A session that goes to the receiver directly and nowhere else, whatever the environment says for others."""
-    import requests  # noqa: PLC0415
+    """A session that goes to the receiver only, and that the receiver cannot hold up."""
+    from telemetry.sinks.bounded_session import BoundedSession  # noqa: PLC0415
 
-    session = requests.Session()
-    session.trust_env = False  # no proxies, and no passwords from ~/.netrc
-    session.max_redirects = 0
-    return session
+    return BoundedSession()
 
 
 def resource_of(receiver: Receiver) -> Resource:

@@ -14,8 +14,10 @@ import pytest_asyncio
 from tests.captures import load
 from tests.http1 import chunk, last_chunk
 from tests.integration.answers import plain, sse_head, stream_of
-from tests.integration.raw_client import End
+from tests.integration.gateway import running_gateway
+from tests.integration.raw_client import End, RawClient
 from tests.integration.scene import Scene, chat_body, events_of, running_scene
+from tests.integration.scripted_worker import ScriptedWorker
 from tests.integration.steps import Close, Hang, Send, Step, Wait
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -380,6 +382,105 @@ async def test_a_worker_that_does_not_answer_is_passed_over(fleet: Scene) -> Non
 
     assert (found.answer.status, found.record["attempts"]) == (200, 2)
     assert 4.5 < found.record["e2e_seconds"] < 7
+
+
+FAILING: dict[str, list[Step]] = {
+    "closes": [Close()],
+    "half a head": [Send(b"HTTP/1.1 404 x\r\ncontent-le"), Wait(0.02), Close()],
+    "no HTTP": [Send(b"hello\r\n\r\n")],
+    **{str(status): [Send(plain(status, {"error": "no"}))] for status in (302, 400, 401, 403, 405, 429, 500, 501, 503)},
+}
+
+
+@pytest.mark.parametrize("way", FAILING)
+async def test_a_worker_that_fails_is_passed_over(fleet: Scene, way: str) -> None:
+    """Whatever is wrong with one of those that may have an answer, the next one is asked."""
+    found = await fleet.ask(
+        FAILING[way],
+        [Send(plain(200, a_response("resp_found")))],
+        path=f"{RESPONSES}/resp_found_{way.replace(' ', '_')}",
+        method="GET",
+        body=b"",
+        headers=headers(),
+    )
+
+    assert (found.answer.status, found.answer.json()["id"]) == (200, "resp_found")
+    assert (found.record["outcome"], found.record["worker_status"], found.record["fault"]) == ("ok", 200, None)
+
+
+@pytest.mark.parametrize("way", ["half a head", "401", "400", "500"])
+async def test_that_an_answer_is_not_there_is_the_news(fleet: Scene, way: str) -> None:
+    """Of all errors the client gets the one that some worker does not have it, wherever that came in the order."""
+    first = await fleet.ask(MISSING, FAILING[way], path=f"{RESPONSES}/resp_x", method="GET", body=b"", headers=headers())
+    last = await fleet.ask(*[FAILING[way]] * 3, MISSING, path=f"{RESPONSES}/resp_x", method="GET", body=b"", headers=headers())
+
+    assert [seen.answer.status for seen in (first, last)] == [404, 404]
+    assert first.answer.json()["error"]["code"] == "response_not_found"
+    assert first.record["outcome"] == "client_error"
+
+
+@pytest.mark.parametrize(("way", "status"), [("half a head", 502), ("401", 502), ("400", 400), ("500", 500)])
+async def test_when_all_fail(fleet: Scene, way: str, status: int) -> None:
+    """The last one's failure is told."""
+    seen = await fleet.ask(FAILING[way], path=f"{RESPONSES}/resp_x", method="GET", body=b"", headers=headers())
+
+    assert (seen.answer.status, seen.record["attempts"]) == (status, 4)
+
+
+async def test_who_has_an_answer_is_believed(fleet: Scene) -> None:
+    """Why the worker that made it does not cancel it is the client's to know, and no other is asked."""
+    body = {"model": "tiny", "input": "Hi"}
+    await fleet.ask([Send(plain(200, a_response("resp_sync")))], body=body, path=RESPONSES, headers=headers())
+    seen = await fleet.ask(FAILING["400"], path=f"{RESPONSES}/resp_sync/cancel", body=b"", headers=headers())
+
+    assert (seen.answer.status, seen.answer.json(), seen.record["attempts"]) == (400, {"error": "no"}, 1)
+
+
+async def test_ids_that_are_chosen_by_clients_are_not_kept_at_any_length(fleet: Scene) -> None:
+    """A long one is passed on, and nobody can ask for it."""
+    long = "r" * 100_000
+    made = await fleet.ask(
+        [Send(plain(200, a_response(long)))], body={"model": "tiny", "input": "Hi"}, path=RESPONSES, headers=headers()
+    )
+    again = await fleet.ask(
+        [Send(plain(200, a_response()))],
+        body={"model": "tiny", "input": "And?", "previous_response_id": long},
+        path=RESPONSES,
+        headers=headers(),
+    )
+
+    assert made.answer.json()["id"] == long
+    assert again.record["route_reason"] != "owner"
+
+
+async def test_models_of_one_worker_are_kept_apart() -> None:
+    """A key for one of them gets, cancels and goes on from only what was made with it, known or not."""
+    async with ScriptedWorker() as worker:
+        models = [{"name": name, "workers": [{"url": worker.url, "name": f"w-{name}"}]} for name in ("tiny", "other")]
+        keys = [
+            {"name": name, "sha256": hashlib.sha256(f"sk-{name}".encode()).hexdigest(), **({"models": of} if of else {})}
+            for name, of in KEYS.items()
+        ]
+        async with running_gateway({"models": models, "keys": keys}) as gateway:
+
+            async def ask(method: str, path: str, body: Any, key: str) -> int:
+                worker.script = [Send(plain(200, a_response(path.split("/")[3] if path != RESPONSES else body["id"])))]
+                async with await RawClient.connect(gateway.base_url) as client:
+                    return (await client.request(method, path, body, headers(key))).status
+
+            for model in ("tiny", "other"):
+                assert await ask("POST", RESPONSES, {"model": model, "input": "Hi", "id": f"resp_{model}"}, "all") == 200
+            wanted = {("tiny", "one"): 200, ("other", "one"): 404, ("tiny", "all"): 200, ("other", "all"): 200}
+            for _ in range(2):  # what the key for all has been shown does not become another model's
+                for (model, key), status in wanted.items():
+                    seen = len(worker.requests)
+                    assert await ask("GET", f"{RESPONSES}/resp_{model}", None, key) == status
+                    assert await ask("POST", f"{RESPONSES}/resp_{model}/cancel", b"", key) == status
+                    assert len(worker.requests) == seen + (2 if status == 200 else 0)
+            assert await ask("GET", f"{RESPONSES}/resp_unknown", None, "all") == 200
+            assert await ask("GET", f"{RESPONSES}/resp_unknown", None, "one") == 404
+            after = {"model": "tiny", "input": "And?", "id": "resp_next", "previous_response_id": "resp_other"}
+            assert await ask("POST", RESPONSES, after, "one") == 404
 
 
 @pytest.mark.parametrize("answer_id", ["", "a/b", "a%2Fb", "x" * 300, "a b"])

@@ -39,7 +39,7 @@ REFUSAL = {"error": {"message": "Extra inputs are not permitted: stream_options"
 @pytest.mark.parametrize("way", ["one read", "head apart", "in pieces", "chunked", "until close"])
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_worker_that_refuses_the_question(way: str, status: int) -> None:
-    """The client's first request succeeds, by one more to the same worker without the question; later ones are not asked."""
+    """Each request succeeds, by one more to the same worker without the question; after three the worker is not asked."""
     whole = plain(status, REFUSAL)
     head, _, body = whole.partition(b"\r\n\r\n")
     chunked = head.replace(b"content-length: %d" % len(body), b"transfer-encoding: chunked") + b"\r\n\r\n"
@@ -58,12 +58,12 @@ async def test_a_worker_that_refuses_the_question(way: str, status: int) -> None
 
     async with running_scene() as scene:
         scene.worker.script = script
-        seen = [await scene.ask(body=UNASKED) for _ in range(2)]
+        seen = [await scene.ask(body=UNASKED) for _ in range(4)]
         arrivals = [scene.arrivals(one.record["request_id"]) for one in seen]
 
-        assert [[asked(request) for request in each] for each in arrivals] == [[True, False], [False]]
-        assert [one.answer.status for one in seen] == [200, 200]
-        assert [one.record["attempts"] for one in seen] == [2, 1]
+        assert [[asked(request) for request in each] for each in arrivals] == [*[[True, False]] * 3, [False]]
+        assert [one.answer.status for one in seen] == [200] * 4
+        assert [one.record["attempts"] for one in seen] == [2, 2, 2, 1]
         for one in seen:
             assert one.answer.body.endswith(DONE)
             assert (one.record["outcome"], one.record["completion_tokens"], one.record["completion_is_estimate"]) == (
@@ -72,7 +72,7 @@ async def test_a_worker_that_refuses_the_question(way: str, status: int) -> None
                 True,
             )
         metrics = await scene.quiet()
-        assert metrics.total("ridgeline_attempts_total", result="answered") == 3
+        assert metrics.total("ridgeline_attempts_total", result="answered") == 7
 
 
 @pytest.mark.parametrize(
@@ -96,17 +96,83 @@ async def test_a_refusal_that_is_the_clients(scene: Scene, body: dict[str, Any],
     assert later.record["prompt_tokens"] == 5
 
 
+@pytest.mark.parametrize(
+    ("content", "quoted"),
+    [
+        ("http://e.org/stream_options.png", "404, message=Not Found, url=http://e.org/stream_options.png"),
+        ("unknown field stream_options", "cannot read: unknown field stream_options"),
+        ("http://e.org/moved", "404, message=Not Found, url=http://e.org/stream_options.png"),
+    ],
+)
+async def test_what_a_client_writes_does_not_end_the_question(content: str, quoted: str) -> None:
+    """A worker that quotes a request in its refusals goes on being asked by the requests of others."""
+    async with running_scene() as scene:
+        body = {"model": "tiny", "stream": True, "messages": [{"role": "user", "content": content}]}
+        answer = [Send(plain(400, {"error": {"message": quoted}}))], stream_of(chat_events(["a"]))
+        for _ in range(5):
+            await scene.ask(*answer, body=body)
+        later = await scene.ask(stream_of(chat_events(["a"], usage=usage_of(5, 1))), body=UNASKED)
+
+    assert (later.record["prompt_tokens"], later.record["prompt_is_estimate"]) == (5, False)
+
+
+@pytest.mark.parametrize("way", ["length", "chunked", "until close"])
+async def test_a_large_refusal_in_several_reads(scene: Scene, way: str) -> None:
+    """One that is too long to be held goes to the client once and whole, and nothing comes behind it."""
+    whole = plain(400, {"error": {"message": "temperature " + "x" * 200_000 + " end"}})
+    head, _, body = whole.partition(b"\r\n\r\n")
+    length = b"content-length: %d" % len(body)
+    first, second = body[:100_000], body[100_000:]
+    scripts: dict[str, list[Step]] = {
+        "length": [Send(head + b"\r\n\r\n" + first), Wait(0.1), Send(second)],
+        "chunked": [
+            Send(head.replace(length, b"transfer-encoding: chunked") + b"\r\n\r\n" + chunk(first)),
+            Wait(0.1),
+            Send(chunk(second) + last_chunk()),
+        ],
+        "until close": [
+            Send(head.replace(length, b"connection: close") + b"\r\n\r\n" + first),
+            Wait(0.1),
+            Send(second),
+            Close(),
+        ],
+    }
+    async with await scene.connect() as client:
+        seen = await scene.ask(scripts[way], body=UNASKED, client=client)
+        later = await scene.ask(stream_of(chat_events(["a"], usage=usage_of(5, 1))), body=UNASKED, client=client)
+
+    assert (seen.answer.status, seen.answer.body) == (400, body)
+    assert (seen.record["outcome"], seen.record["attempts"]) == ("client_error", 1)
+    assert (later.answer.status, later.record["prompt_tokens"]) == (200, 5)
+
+
+async def test_a_refusal_that_trickles() -> None:
+    """Its head goes out while it comes, and what has begun is not late however long it takes."""
+    whole = plain(400, {"error": {"message": "temperature " + "x" * 300}})
+    cut = len(whole) - 300
+    steps = [step for at in range(cut, len(whole), 50) for step in (Wait(0.4), Send(whole[at : at + 50]))]
+    slow = {"limits": {"head_hold_seconds": 0.3, "first_byte_seconds": 1}}
+    async with running_scene(config=slow) as scene:
+        seen = await scene.ask([Send(whole[:cut]), *steps], body=UNASKED)
+        late = [Send(sse_head()), Wait(0.8), *[step for piece in TOKENS for step in (Send(piece), Wait(0.4))]]
+        stream = await scene.ask([*late, Send(chunk(DONE) + last_chunk())], body=UNASKED)
+
+    assert seen.answer.body == whole.partition(b"\r\n\r\n")[2]
+    assert seen.record["outcome"] == "client_error"
+    assert (stream.record["outcome"], stream.record["token_events"]) == ("ok", 3)
+
+
 async def test_a_refusal_is_remembered_of_one_worker() -> None:
     """Of two workers the other goes on being asked, and its counts are exact."""
     async with running_scene(workers=2) as scene:
         first, second = scene.workers["tiny"]
         first.script = lambda request: [Send(plain(400, REFUSAL))] if asked(request) else stream_of(chat_events(["a"]))
         second.script = lambda request: stream_of(chat_events(["a"], usage=usage_of(5, 1) if asked(request) else None))
-        for _ in range(12):
+        for _ in range(16):
             await scene.ask(body=UNASKED)
 
-        assert [asked(request) for request in first.requests] == [True] + [False] * (len(first.requests) - 1)
-        assert len(first.requests) > 2
+        assert [asked(request) for request in first.requests] == [True, False] * 3 + [False] * (len(first.requests) - 6)
+        assert len(first.requests) > 7
         assert second.requests
         assert all(asked(request) for request in second.requests)
 

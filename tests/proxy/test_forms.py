@@ -35,6 +35,14 @@ END = b"--xyz--\r\n"
         (b"content-type: application/json; boundary=x\r\n", None),
         (b"x-content-type: multipart/form-data; boundary=x\r\n", None),
         (b"", None),
+        (FORM_TYPE + b"Content-Type: multipart/form-data; boundary=abc\r\n", None),
+        (b"content-type: multipart/form-data; boundary=abc; boundary=xyz\r\n", None),
+        (b"content-type: multipart/form-data; boundary*=utf-8''xyz; boundary=abc\r\n", None),
+        (b"content-type: multipart/form-data; boundary=xyz; charset=utf-7\r\n", None),
+        (b"content-type: multipart/form-data; boundary=<xyz>\r\n", None),
+        (b'content-type: multipart/form-data; a="; boundary=abc"; boundary=xyz\r\n', b"xyz"),
+        (b"content-type: multipart/form-data; boundary=" + b"x" * 71 + b"\r\n", None),
+        (b"content-type: multipart/form-data; boundary=a/b=c:d?;\r\n", b"a/b=c:d?"),
     ],
 )
 def test_boundaries(lines, boundary):
@@ -66,8 +74,78 @@ def test_streams(value, stream):
 
 
 @pytest.mark.parametrize(
+    "head",
+    [
+        "Content-Disposition: form-data; name=model",
+        "content-disposition:form-data;name=model",
+        'Content-Disposition:\tForm-Data ;\tNAME = "model" ; ',
+        'X-Y: content-disposition: f; name="zzz"\r\nContent-Disposition: form-data; name=model',
+        'Content-Type: a/b; name="zzz"\r\nContent-Disposition: form-data; name=model',
+        'Content-Disposition: form-data; filename="; name=\\"x"; name="model"',
+        'Content-Disposition: form-data; filename="; name=x"; name="model"',
+        "Content-Disposition: form-data; filename*=utf-8''a%22; name=model",
+    ],
+)
+def test_ways_to_write_a_name(head):
+    """The parameter of the part's own line names it; what looks like one in other lines and other values does not."""
+    body = part("model", b"org/m") + b"--xyz\r\n" + head.encode() + b"\r\n\r\nq\r\n" + END
+
+    assert request_of(body, read_form(body, b"xyz")).model == "q"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "",
+        "Content-Type: text/plain",
+        "Content-Disposition: form-data",
+        'Content-Disposition: form-data; filename="name=model"',
+        'Content-Disposition: attachment; name="model"',
+        "Content-Disposition: form-data; name*=utf-8''model",
+        'Content-Disposition: form-data; name*0="mo"; name*1="del"',
+        "Content-Disposition: form-data; name=a; name=model",
+        'Content-Disposition: form-data; name="mo\\del"',
+        'Content-Disposition: form-data; name="a\\\\"; x="; name=model',
+        "Content-Disposition: form-data; name=<model>",
+        'Content-Disposition: form-data; name="a" name="model"',
+        'Content-Disposition: form-data; name="a',
+        "Content-Disposition: form-data; name=a\r\nContent-Disposition: form-data; name=model",
+        "Content-Disposition: form-data;\r\n name=model",
+        "X: y\nContent-Disposition: form-data; name=model\r\nContent-Disposition: form-data; name=a",
+        "X: y\rContent-Disposition: form-data; name=model",
+        "Content-Disposition : form-data; name=model",
+        "Content-Disposition: form-data" + ";" * 600 + "name=model",
+    ],
+)
+def test_names_that_can_be_read_in_two_ways(head):
+    """What another reader could take for another field is refused, not passed over."""
+    body = part("model", b"org/m") + b"--xyz\r\n" + head.encode() + b"\r\n\r\nq\r\n" + END
+
+    with pytest.raises(ClientFault) as raised:
+        read_form(body, b"xyz")
+
+    assert (raised.value.status, raised.value.code) == (400, "invalid_form")
+
+
+def test_padding_behind_a_boundary():
+    """Blanks up to the end of its line belong to the boundary."""
+    body = (FILE + part("model", b"q") + END).replace(b"--xyz\r\n", b"--xyz \t\r\n")
+
+    assert request_of(body, read_form(body, b"xyz")).model == "q"
+
+
+@pytest.mark.parametrize("start", [b"\n", b"\r\n\r\n"])
+def test_line_ends_in_front_of_the_first_boundary(start):
+    """Some readers skip them, so the first part counts."""
+    body = start + part("model", b"q") + part("other", b"") + END
+
+    assert request_of(body, read_form(body, b"xyz")).model == "q"
+
+
+@pytest.mark.parametrize(
     "body",
     [
+        b"x\n" + part("model", b"m") + part("other", b"") + END,
         b"",
         b"{}",
         FILE,
@@ -115,6 +193,20 @@ def test_forms_that_cannot_be_sent(body, lines, code):
         prepare(body, AUDIO, ENDPOINTS, None, lines)
 
     assert raised.value.code == code
+
+
+@pytest.mark.parametrize("head", ["content-disposition:" * 200, "content-disposition: form-data" + "; " * 2000, "a:" * 2000])
+def test_heads_are_read_in_one_pass(head):
+    """Heads full of what is looked for are given up on at once."""
+    body = (b"--xyz\r\n" + head.encode()[:4080] + b"\r\n\r\nv\r\n") * 98 + END
+    best = 1.0
+    for _ in range(3):
+        begun = perf_counter()
+        with pytest.raises(ClientFault):
+            read_form(body, b"xyz")
+        best = min(best, perf_counter() - begun)
+
+    assert best < 0.01
 
 
 def test_a_large_upload_is_read_fast():

@@ -64,7 +64,10 @@ def test_a_last_event_without_its_blank_line(ending):
         b'data: {"choices":[]}\n\n',
         b'data: {"choices":[],"prompt_filter_results":["usage"]}\n\n',
         b'data: {"usage":{"prompt_tokens":1}}\n\n',  # no choices at all: not the answer to our question
-        b'data: {"choices":[],"usage":"none"}\n\n',
+        b'data: {"choices":[],"usage":"none","error":{}}\n\n',
+        b'data: {"choices":{},"usage":"none"}\n\n',
+        b'data: {"choices":[{"index":0,"delta":{"content":"a"}}],"usage":"none"}\n\n',
+        b'data: {"choices":[],"usage":"none"\n\n',
         b': "usage":{}\n\n',
         b'event: x\nid: "usage"\n\n',
         b'data: "usage"\n\n',
@@ -74,6 +77,14 @@ def test_events_that_only_look_like_it_stay(event):
     """Usage in text, null or unreadable usage, an event without choices and other fields are the client's."""
     for pieces in every_cut(event + DONE):
         assert strip(*pieces) == event + DONE
+
+
+@pytest.mark.parametrize("usage", [b'"x"', b"[1]", b"7", b'{"prompt_tokens":1e999}', b"1e999", b"{}", b"NaN"])
+def test_a_usage_without_sense_is_taken_out_too(usage):
+    """Nobody but who asks for it gets an event with no choices and a usage, whatever is in it."""
+    event = b'data: {"choices":[],"usage":%b}\n\n' % usage
+    for pieces in every_cut(TEXT + event + DONE):
+        assert strip(*pieces) == TEXT + DONE
 
 
 def test_null_usage_in_every_event_does_not_keep_the_last():

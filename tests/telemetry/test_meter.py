@@ -267,6 +267,15 @@ def test_text_beside_an_error_is_no_token(error):
     assert (found.is_error, found.token_events, found.last_token_at) == (True, 1, 0.0)
 
 
+def test_usage_beside_an_error_is_nobodys():
+    """What an error event says was used is not taken, and what came before it stays."""
+    usage = b'"usage":{"prompt_tokens":7,"completion_tokens":9}'
+    error = b'data: {"error":{"message":"m"},' + usage + b"}\n\n"
+
+    assert each_second(text(), error, DONE).usage is None
+    assert each_second(text(), b'data: {"choices":[],' + usage + b"}\n\n", error, DONE).usage == Usage(7, 9)
+
+
 def test_a_null_error_is_none():
     """Some servers write "error":null beside every delta."""
     found = each_second(*[text(error=None)] * 5, STOP, DONE)

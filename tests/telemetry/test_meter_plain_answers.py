@@ -51,6 +51,17 @@ def test_odd_plain_answers(body, is_error, faults):
     assert (found.is_error, found.faults, found.is_complete) == (is_error, faults, True)
 
 
+@pytest.mark.parametrize("error", [b'"error":{"message":"m"}', b'"object":"error"'])
+def test_an_error_has_no_tokens(error):
+    """Whatever figures and text stand beside it."""
+    body = b"{" + error + b',"choices":[{"text":"abc"}],"usage":{"prompt_tokens":7,"completion_tokens":9}}'
+    meter = PlainMeter()
+    meter.feed([1.0], [body])
+    found = meter.finish(2.0)
+
+    assert (found.is_error, found.usage, found.token_events, found.faults) == (True, None, 0, 0)
+
+
 def test_a_plain_answer_over_the_cap_is_not_kept():
     """Nothing is known of it but that it came to its end."""
     meter = PlainMeter()

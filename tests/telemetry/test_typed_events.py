@@ -128,6 +128,33 @@ def test_captured_errors(name, dialect):
 
 
 @pytest.mark.parametrize(
+    ("end", "usage"),
+    [
+        ({"output_tokens": 5}, Usage(107, 5, 90, has_details=True)),
+        ({"input_tokens": 10, "output_tokens": 5}, Usage(107, 5, 90, has_details=True)),
+        ({"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": None}, Usage(107, 5, 90, has_details=True)),
+        ({"input_tokens": 20, "output_tokens": 5, "cache_read_input_tokens": 80}, Usage(107, 5, 80, has_details=True)),
+        ({"output_tokens": 5, "input_tokens": -1}, Usage(107, 5, 90, has_details=True)),
+    ],
+)
+def test_what_the_beginning_said_of_the_cache(end, usage):
+    """It holds for the parts of the prompt that the end does not tell."""
+    counts = {"input_tokens": 10, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 7, "output_tokens": 1}
+    start = typed("message_start", message={"type": "message", "usage": counts})
+    found = each_second(start, TEXT, message_usage(**end), STOP, dialect=MESSAGES)
+
+    assert found.usage == usage
+
+
+def test_an_impossible_beginning_is_not_gone_on_from():
+    """It is counted once."""
+    start = typed("message_start", message={"type": "message", "usage": {"input_tokens": 10, "cache_read_input_tokens": -9}})
+    found = each_second(start, TEXT, message_usage(input_tokens=10, output_tokens=5), STOP, dialect=MESSAGES)
+
+    assert found.usage == Usage(10, 5, None, has_details=True)
+
+
+@pytest.mark.parametrize(
     "first",
     [
         [START],
