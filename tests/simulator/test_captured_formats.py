@@ -162,7 +162,14 @@ async def servers() -> AsyncIterator[dict[str, str]]:
     async with AsyncExitStack() as stack:
         urls = {}
         for name, flags in SERVERS.items():
-            fixed = {"model": "tiny", "gpu": "h100-sxm", "port": 0, "speed": 50.0, "max_model_len": 32_768}
+            fixed = {
+                "model": "tiny",
+                "shape": "llama-3.1-8b",
+                "gpu": "h100-sxm",
+                "port": 0,
+                "speed": 50.0,
+                "max_model_len": 32_768,
+            }
             running, urls[name] = await start_worker(WorkerSettings(**{**fixed, **flags}))
             stack.push_async_callback(running.cleanup)
         yield urls
@@ -270,7 +277,14 @@ async def test_an_engine_that_dies_looks_like_the_captured_one(name: str) -> Non
     """After some tokens comes an error event under status 200, then the end mark; a plain request gets the error as status."""
     faults = Faults(end=End.ERROR, end_at_token=5)
     settings = WorkerSettings(
-        model="tiny", gpu="h100-sxm", port=0, speed=50.0, api_key="sk-test", request_id_headers=True, faults=faults
+        model="tiny",
+        shape="llama-3.1-8b",
+        gpu="h100-sxm",
+        port=0,
+        speed=50.0,
+        api_key="sk-test",
+        request_id_headers=True,
+        faults=faults,
     )
     running, url = await start_worker(settings)
     try:
@@ -284,7 +298,7 @@ async def test_an_engine_that_dies_looks_like_the_captured_one(name: str) -> Non
 @pytest.mark.parametrize("name", ["overload_503_nonstream", "overload_503_stream"])
 async def test_a_full_queue_refuses_as_captured(name: str) -> None:
     """With as many requests waiting as may wait, the next one is a 503 in the captured words."""
-    settings = WorkerSettings(model="scripted", gpu="h100-sxm", port=0, max_num_seqs=1, max_queued=1)
+    settings = WorkerSettings(model="scripted", shape="llama-3.1-8b", gpu="h100-sxm", port=0, max_num_seqs=1, max_queued=1)
     running, url = await start_worker(settings)
     try:
         body = json.dumps({"prompt": "x", "max_tokens": 5000, "ignore_eos": True}).encode()
