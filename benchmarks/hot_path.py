@@ -14,7 +14,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +27,7 @@ from proxy.records import RecordSender
 from proxy.state import ServingState
 from proxy.upstream import WorkerConnection
 from proxy.wiring import build_topology
+from routing.topology import Following
 from telemetry.record import RequestRecord
 
 STREAM_TOKENS = 128
@@ -85,8 +86,9 @@ class _NoSender(RecordSender):
 class HotPath:
     """One client and one worker on a serving state. Made in a running loop, which gets no turn while requests pass."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, sample_ratio: float | None = None) -> None:
         topology = build_topology(parse_config(json.dumps(_CONFIG), {}, "benchmark"))
+        topology = replace(topology, following=Following(sample_ratio=sample_ratio))
         state = ServingState(topology, run_dir, 0, 1, asyncio.get_running_loop())
         state.sender = _NoSender(run_dir / "nobody")
         self._answer = _CountingTransport()
@@ -119,9 +121,9 @@ class HotPath:
         self._answer.written = b""
 
 
-def measure_hot_path(run_dir: Path, *, requests: int, repeats: int) -> HotPathCosts:
-    """Measure in a running loop; `run_dir` takes the files of the serving state."""
-    path = HotPath(run_dir)
+def measure_hot_path(run_dir: Path, *, requests: int, repeats: int, sample_ratio: float | None = None) -> HotPathCosts:
+    """Measure in a running loop; `run_dir` takes the files of the serving state. A ratio turns tracing on."""
+    path = HotPath(run_dir, sample_ratio)
 
     def least_us(call: Callable[[], None], count: int) -> float:
         call()
@@ -191,10 +193,10 @@ _STREAM_END = (
 )
 
 
-async def run(requests: int, repeats: int) -> HotPathCosts:
+async def run(requests: int, repeats: int, sample_ratio: float | None = None) -> HotPathCosts:
     """Measure with files in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="ridgeline-bench-") as folder:
-        return measure_hot_path(Path(folder), requests=requests, repeats=repeats)
+        return measure_hot_path(Path(folder), requests=requests, repeats=repeats, sample_ratio=sample_ratio)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -202,9 +204,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hot_path", description=__doc__)
     parser.add_argument("--requests", type=int, default=3000, help="of each repeat (default 3000)")
     parser.add_argument("--repeats", type=int, default=7, help="the least counts (default 7)")
+    parser.add_argument("--sample-ratio", type=float, help="trace, and sample this share, 0 to 1 (default: no tracing)")
     options = parser.parse_args(arguments)
     gc.set_threshold(20_000, 50, 100)  # as the serving process does
-    costs = uvloop.run(run(options.requests, options.repeats))
+    costs = uvloop.run(run(options.requests, options.repeats, options.sample_ratio))
     for name, figure in (
         ("plain request", costs.plain_us),
         ("one-token stream", costs.one_token_stream_us),

@@ -6,7 +6,7 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING
 
 from routing.topology import NO_POOL, UNKNOWN_MODEL
-from telemetry.meter import Measurements
+from telemetry.measurements import Measurements
 from telemetry.record import NoToken, Outcome, RequestRecord
 
 if TYPE_CHECKING:
@@ -46,9 +46,13 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         pool, worker = decision.pool, decision.worker
     request = prepared.request if prepared is not None else None
     # What came decides, where something came: some workers stream for a `stream` that is not quite true.
+    is_lookup = exchange.endpoint.response_id is not None  # an answer that is shown again has been counted
     is_stream = request is not None and (request.stream if answer is None or answer.status >= 300 else answer.streams)
+    is_stream = is_stream and not is_lookup
     found = exchange.found or _NOTHING
-    usage = found.usage
+    has_tokens = not is_lookup and (answer is None or answer.status < 300)
+    usage = found.usage if has_tokens else None
+    times = found.times
     received_at = exchange.received_at
     e2e = None if received_at is None else now - received_at
     first_body = None if received_at is None or exchange.first_body_at is None else exchange.first_body_at - received_at
@@ -65,7 +69,10 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
             tpot = None
             state.recorder.count_slow_client()
     completion = usage.completion_tokens if usage is not None else None
-    is_estimate = completion is None and is_stream and found.token_events > 0
+    is_estimate = completion is None and is_stream and found.token_events > 0 and has_tokens
+    prompt = usage.prompt_tokens if usage is not None else None
+    # Of what showed tokens, the prompt was computed. Nothing is known of an upload.
+    guess = None if prepared is None or not found.token_events or not has_tokens else prepared.estimate.tokens or None
     cached, inferred = (None, False) if usage is None else _cached(state, exchange, found)
     record = RequestRecord(
         request_id=exchange.request_id,
@@ -83,9 +90,9 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         fault=exchange.fault,
         phase=exchange.phase if outcome is Outcome.CLIENT_GONE else None,
         attempts=exchange.attempts,
-        pool_reason=None if decision is None else decision.pool_reason,
-        policy=None if decision is None else decision.policy,
-        route_reason=None if decision is None else decision.reason,
+        pool_reason=None if decision is None or is_lookup else decision.pool_reason,
+        policy=None if decision is None or is_lookup else decision.policy,
+        route_reason=None if decision is None or is_lookup else decision.reason,
         finish_reasons=found.finish_reasons,
         ttft_seconds=ttft,
         ttft_visible_seconds=visible,
@@ -100,12 +107,13 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         connect_seconds=exchange.connect_seconds if exchange.attempts else None,
         client_wait_seconds=exchange.client_wait_seconds if exchange.is_head_sent else None,
         overhead_seconds=_overhead(exchange),
-        prompt_tokens=None if usage is None else usage.prompt_tokens,
+        prompt_tokens=guess if prompt is None else prompt,
         completion_tokens=found.token_events if is_estimate else completion,
         reasoning_tokens=None if usage is None else usage.reasoning_tokens,
         cached_tokens=cached,
         cached_inferred=inferred,
         completion_is_estimate=is_estimate,
+        prompt_is_estimate=prompt is None and guess is not None,
         token_events=found.token_events,
         estimated_prompt_tokens=None if prepared is None else prepared.estimate.tokens,
         max_tokens=None if request is None else request.max_tokens,
@@ -113,9 +121,15 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         answer_bytes=exchange.answer_bytes,
         no_token=_no_token(exchange, found) if is_stream and ttft is None else None,
         missing_end=found.missing_end,
+        worker_ttft_seconds=None if times is None else times.ttft_seconds,
+        worker_queue_seconds=None if times is None else times.queue_seconds,
+        worker_generation_seconds=None if times is None else times.generation_seconds,
+        worker_itl_seconds=None if times is None else times.itl_seconds,
         trace_id=exchange.head.trace_id,
+        chain_id=state.chain_id(exchange.head),
+        trace=None if exchange.trace is None else exchange.trace.finish(exchange.started_at, now),
     )
-    state.recorder.count(record, exchange.found)
+    state.recorder.count(record, None if is_lookup else exchange.found)
     state.sender.put(record)
 
 
@@ -129,10 +143,12 @@ def _cached(state: ServingState, exchange: Progress, found: Measurements) -> tup
         return None, False
     name = exchange.decision.worker.name
     if usage.has_details:
-        if usage.cached_tokens is not None:
+        if usage.cached_tokens is not None and exchange.endpoint.has_usage:  # elsewhere it is told by all workers
             state.reports_cached.add(name)
         return (usage.cached_tokens if prepared.request.prompts == 1 else None), False
-    is_told = found.usage_is_final and prepared.request.prompts == 1 and name in state.reports_cached
+    is_told = (
+        found.usage_is_final and exchange.endpoint.has_usage and prepared.request.prompts == 1 and name in state.reports_cached
+    )
     return (0, True) if is_told else (None, False)
 
 
@@ -156,4 +172,6 @@ def _no_token(exchange: Progress, found: Measurements) -> NoToken:
         return NoToken.REFUSED
     if found.is_unmetered:
         return NoToken.UNMETERED
-    return NoToken.EMPTY if found.is_complete else NoToken.CUT
+    if not found.is_complete:
+        return NoToken.CUT
+    return NoToken.HIDDEN if found.usage is not None and found.usage.completion_tokens else NoToken.EMPTY

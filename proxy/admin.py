@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
+from time import time
 
 import msgspec
 from aiohttp import web
@@ -18,6 +19,7 @@ from proxy.observer import GatewayView, observer_app
 from proxy.overlay import AddedWorker, LastWorkerError, Overlay, OverlayError
 from proxy.worker_url import parse_worker_url
 from routing.topology import Topology
+from telemetry.chains import ChainTable
 
 _Change = Callable[[Overlay, Topology, str], Overlay]
 
@@ -29,7 +31,7 @@ class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
     name: str | None = None
 
 
-def admin_app(view: GatewayView, fleet: Fleet, address: str) -> web.Application:
+def admin_app(view: GatewayView, fleet: Fleet, address: str, chains: ChainTable | None = None) -> web.Application:
     """The routes of the admin listener, which is bound to ``address`` (HOST:PORT)."""
     host = address.rpartition(":")[0].strip("[]")
     may_change = _is_loopback(host)
@@ -39,6 +41,10 @@ def admin_app(view: GatewayView, fleet: Fleet, address: str) -> web.Application:
 
     async def records(_: web.Request) -> web.Response:
         return web.Response(body=view.records(), content_type="application/json")
+
+    async def call_chains(_: web.Request) -> web.Response:
+        shown = (chains or ChainTable()).view(time())
+        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
 
     async def add(request: web.Request) -> web.Response:
         _check_change(request, may_change=may_change)
@@ -66,6 +72,7 @@ def admin_app(view: GatewayView, fleet: Fleet, address: str) -> web.Application:
     app = observer_app(view)
     app.router.add_get("/api/state", state)
     app.router.add_get("/api/records", records)
+    app.router.add_get("/api/chains", call_chains)
     app.router.add_post("/api/workers", add)
     app.router.add_post("/api/workers/{name}/drain", changing(Overlay.drain))
     app.router.add_post("/api/workers/{name}/resume", changing(Overlay.resume))

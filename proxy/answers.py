@@ -8,6 +8,7 @@ import msgspec
 
 from proxy.errors import ProxyError
 from proxy.framing import AnswerHead, Framing
+from telemetry.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 
 _PHRASES = {
     200: b"OK",
@@ -41,25 +42,34 @@ def status_line(status: int) -> bytes:
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
 
 
-def error_body(error: ProxyError) -> bytes:
-    """The error as the OpenAI API writes one."""
+def error_body(error: ProxyError, dialect: Dialect = CHAT) -> bytes:
+    """The error as the OpenAI API writes one; to a client of the Anthropic API with the ``type`` that it looks for as well."""
     kind = _ERROR_TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "server_error")
-    return msgspec.json.encode({"error": {"message": error.text, "type": kind, "param": None, "code": error.code}})
+    if dialect is MESSAGES and kind == "server_error":
+        kind = "api_error"
+    body: dict[str, object] = {"type": "error"} if dialect is MESSAGES else {}
+    return msgspec.json.encode(body | {"error": {"message": error.text, "type": kind, "param": None, "code": error.code}})
 
 
-def error_answer(error: ProxyError, request_id: str, *, closes: bool) -> bytes:
+def error_answer(error: ProxyError, request_id: str, *, closes: bool, dialect: Dialect = CHAT) -> bytes:
     """A whole answer for a request that ends here."""
     extra: list[tuple[bytes, bytes]] = []
     if error.retry_after_seconds is not None:
         extra.append((b"retry-after", b"%d" % error.retry_after_seconds))
+    if error.allow is not None:
+        extra.append((b"allow", error.allow.encode()))
     if error.status == 401:
         extra.append((b"www-authenticate", b"Bearer"))
-    return json_answer(error.status, error_body(error), request_id, closes=closes, extra=extra)
+    return json_answer(error.status, error_body(error, dialect), request_id, closes=closes, extra=extra)
 
 
-def error_event(error: ProxyError) -> bytes:
-    """The same as a server-sent event, for a stream whose status has gone out."""
-    return b"data: " + error_body(error) + b"\n\n"
+def error_event(error: ProxyError, dialect: Dialect = CHAT) -> bytes:
+    """The same as a server-sent event, for a stream whose status has gone out, named where the stream's own events are."""
+    if dialect is RESPONSES:
+        fields = {"type": "error", "code": error.code, "message": error.text, "param": None}
+        return b"event: error\ndata: " + msgspec.json.encode(fields) + b"\n\n"
+    name = b"event: error\n" if dialect is MESSAGES else b""
+    return name + b"data: " + error_body(error, dialect) + b"\n\n"
 
 
 def json_answer(status: int, body: bytes, request_id: str, *, closes: bool, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:

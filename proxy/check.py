@@ -112,7 +112,7 @@ def _shown(value: object) -> str:
         case tuple():
             return ", ".join(map(str, value))
         case dict():
-            return json.dumps(value)
+            return json.dumps({name: SECRET if isinstance(item, SecretStr) else item for name, item in value.items()})
     return str(value)
 
 

@@ -16,6 +16,7 @@ from proxy.errors import ClientFault, ProxyError
 from proxy.exchange import Exchange
 from proxy.framing import ChunkDecoder, FramingError
 from proxy.request_head import MAX_HEAD_BYTES, RequestHead, parse_request_head
+from telemetry.dialects import CHAT, Dialect
 
 if TYPE_CHECKING:
     from proxy.state import ServingState
@@ -269,10 +270,10 @@ class ClientConnection(asyncio.Protocol):
         self._state = _State.ANSWER
         self.answer_done(True)
 
-    def refuse(self, error: ProxyError, request_id: str) -> None:
-        """Send an error as the whole answer."""
+    def refuse(self, error: ProxyError, request_id: str, dialect: Dialect = CHAT) -> None:
+        """Send an error as the whole answer, in the words of the endpoint that was asked."""
         closes = not self.will_keep_alive or self._state is not _State.ANSWER
-        answer = answers.error_answer(error, request_id, closes=closes)
+        answer = answers.error_answer(error, request_id, closes=closes, dialect=dialect)
         if self._exchange is not None and self._exchange.head.method == b"HEAD":
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
         self.write(answer)

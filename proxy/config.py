@@ -27,10 +27,15 @@ from proxy.config_problems import problems_of
 from proxy.config_values import (
     Address,
     BaseUrl,
+    ChainHeader,
+    CollectorUrl,
     Count,
+    HeaderName,
+    HeaderValue,
     ModelName,
     Name,
     PoolName,
+    Ratio,
     Seconds,
     SecondsOrZero,
     Sha256,
@@ -246,6 +251,42 @@ class LogConfig(_Section):
     path: Text = Field(default="-", description="File that lines are appended to; `-` is standard output.")
 
 
+class TracingConfig(_Section):
+    """OpenTelemetry. Takes effect at the start."""
+
+    otlp_endpoint: CollectorUrl | None = Field(
+        default=None,
+        description=(
+            "URL of a receiver for OTLP over HTTP with protobuf: its base, such as `http://127.0.0.1:4318`, or the whole URL "
+            "of traces, which ends in `/v1/traces`. null: nothing is traced."
+        ),
+    )
+    sample_ratio: Ratio = Field(
+        default=0.01,
+        description="Share of the traces that begin here which are recorded. A client that sent a `traceparent` has decided.",
+    )
+    semconv: Literal["v1.41", "latest"] = Field(
+        default="latest", description="Names of GenAI attributes: those of OpenTelemetry 1.41, or the newest known."
+    )
+    headers: dict[HeaderName, HeaderValue] = Field(
+        default_factory=dict, description="Sent to the receiver with each batch, such as an API key. Values are secret."
+    )
+    metrics: bool = Field(default=False, description="Send metrics to the same receiver as well.")
+    metrics_interval_seconds: Seconds = Field(default=60, description="Seconds between two batches of metrics.")
+
+
+class ChainsConfig(_Section):
+    """Requests that belong together, as those of an agent do. Takes effect at the start."""
+
+    header: ChainHeader | None = Field(
+        default=None,
+        description=(
+            "Header whose value names a chain, such as `x-session-id`; only a hash of it leaves the serving process. "
+            "Requests without it belong together when they share the trace id of a `traceparent`."
+        ),
+    )
+
+
 class Config(_Section):
     """Settings of a gateway. Every text may hold `${NAME}` for an environment variable; `$${` stands for `${` itself."""
 
@@ -268,6 +309,8 @@ class Config(_Section):
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on every request.")
     log: LogConfig = Field(default_factory=LogConfig, description="Where the request log goes.")
+    tracing: TracingConfig = Field(default_factory=TracingConfig, description="OpenTelemetry: traces, and metrics too.")
+    chains: ChainsConfig = Field(default_factory=ChainsConfig, description="How requests that belong together are known.")
 
 
 def read_config(text: str, environ: Mapping[str, str], source: str) -> tuple[Config, Document]:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 # keys that design or other gateways make people expect, and what to do instead
-_NOT_YET = frozenset({"tracing", "adapters", "discovery", "retries", "admission"})
+_NOT_YET = frozenset({"adapters", "discovery", "retries", "admission"})
 _HINTS = {
     ("keys", "key"): 'give its SHA-256 as sha256: printf %s "$KEY" | sha256sum',
     ("keys", "value"): 'give its SHA-256 as sha256: printf %s "$KEY" | sha256sum',
     ("workers", "worker_key"): "set worker_key for the pool or for all",
     ("workers", "key"): "set worker_key for the pool or for all",
 }
-_SECRET_KEYS = frozenset({"worker_key", "sha256"})
+_SECRET_KEYS = frozenset({"worker_key", "sha256", "headers"})
 _KNOWN_KEYS = "known keys:"
 _LONGEST_SHOWN = 40  # characters
 _BOUNDS = {"greater_than": ("above", "gt"), "greater_than_equal": ("at least", "ge"), "less_than_equal": ("at most", "le")}

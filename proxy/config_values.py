@@ -6,16 +6,20 @@ import hashlib
 import re
 from collections.abc import Mapping
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from proxy.config_errors import RefusedError
+from proxy.request_head import NOT_FORWARDED
 from proxy.worker_url import parse_listen_address, parse_worker_url
 from routing.topology import NO_POOL, UNKNOWN_MODEL
 
 POLICIES = ("round-robin", "least-load")
 MAX_NAME_LENGTH = 200
 MAX_SECONDS = 7 * 24 * 3600
+GRPC_PORT = 4317
+UNSEEN_HEADERS = frozenset(name.decode() for name in NOT_FORWARDED | {b"traceparent", b"tracestate"})
 
 
 def _not_boolean(value: object) -> object:
@@ -112,6 +116,42 @@ def known_policy(value: object) -> object:
     return value
 
 
+def _header_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", text):
+        raise RefusedError("is no name of a header", "write a name such as x-session-id, without a colon")
+    return text.lower()
+
+
+def _chain_header(name: str) -> str:
+    if name in UNSEEN_HEADERS:
+        raise RefusedError(f"`{name}` belongs to one connection or one request, or is a secret", "name another header")
+    return name
+
+
+def _header_value(secret: SecretStr) -> SecretStr:
+    if any(not " " <= character <= "~" for character in secret.get_secret_value()):
+        raise RefusedError("has a line break or a character outside ASCII", "write the bare value")
+    return secret
+
+
+def _collector(text: str) -> str:
+    """Judge the URL of an OTLP receiver."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise RefusedError("is no http or https URL", "write the receiver's base URL, such as http://127.0.0.1:4318")
+    if "@" in parts.netloc:
+        raise RefusedError("has a user name or password in it, which is not shown", "put credentials under `headers`")
+    if parts.query or parts.fragment:
+        raise RefusedError("has a query or fragment", "end the URL before it")
+    if port == GRPC_PORT:
+        raise RefusedError(f"has the port of OTLP over gRPC, {GRPC_PORT}", "use the receiver's HTTP port, 4318 as a rule")
+    return text.rstrip("/")
+
+
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_label)]
 ModelName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_model_name)]
 PoolName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_pool_name)]
@@ -122,4 +162,9 @@ SecondsOrZero = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False
 Text = Annotated[str, Field(min_length=1)]
 WorkerKey = Annotated[SecretStr, AfterValidator(_worker_key)]
 Sha256 = Annotated[str, AfterValidator(_sha256)]
+Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_not_boolean)]
+HeaderName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_header_name)]
+ChainHeader = Annotated[HeaderName, AfterValidator(_chain_header)]
+HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
+CollectorUrl = Annotated[str, AfterValidator(_collector)]
 BaseUrl = Annotated[str, AfterValidator(lambda text: parse_worker_url(text).url)]

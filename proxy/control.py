@@ -32,6 +32,7 @@ from proxy.records import RecordReceiver
 from proxy.reload import Reloader, first_config
 from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, RECORDS_SOCKET
 from proxy.supervisor import EXIT_CONFIGURATION, EXIT_OK
+from proxy.tracing_sinks import Followers
 from proxy.wiring import build_topology
 from telemetry.layout import slot
 from telemetry.record import RequestRecord
@@ -74,6 +75,7 @@ async def run(config: Config, text: str, options: Options) -> None:
     async with AsyncExitStack() as stack:
         cells = open_control_cells(options.run_dir, topology)
         log = _open_log(config.log.path)
+        followers = Followers(config, topology, version=version("ridgeline"), run_dir=options.run_dir, on_fault=_tell)
         view = GatewayView(
             version=version("ridgeline"),
             run_dir=options.run_dir,
@@ -81,14 +83,17 @@ async def run(config: Config, text: str, options: Options) -> None:
             topology=topology,
             control=cells.values,
             log_dropped=lambda: log.dropped,
+            exemplars=followers.exemplars,
         )
 
         def take(records: list[RequestRecord]) -> None:
+            records = followers.take(records)
             view.recent.extend(records)
             log.write_all(records)
 
         listeners = [_listen(name, getattr(config, name)) for name in ("observe_listen", "admin_listen")]
-        stack.push_async_callback(asyncio.to_thread, log.close, _LOG_CLOSE_SECONDS)
+        stack.push_async_callback(_close, log, followers)
+        stack.callback(followers.send_metrics, view)
         receiver = RecordReceiver(options.run_dir / RECORDS_SOCKET, take, on_fault=_log.error)
         await receiver.start()
         stack.push_async_callback(receiver.close)
@@ -97,7 +102,9 @@ async def run(config: Config, text: str, options: Options) -> None:
         fleet = Fleet(configured, overlay, cells, options.run_dir, view, session)
         stack.push_async_callback(fleet.close)
         addresses = [bound_address(listener) for listener in listeners]
-        for app, listener in zip((observer_app(view), admin_app(view, fleet, addresses[1])), listeners, strict=True):
+        for app, listener in zip(
+            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains)), listeners, strict=True
+        ):
             site = Site(app)
             stack.push_async_callback(site.stop)
             await site.start(listener)
@@ -108,6 +115,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(_watch_lag(fleet, options.run_dir / CONTROL_CELLS)),
             asyncio.create_task(_watch_losses(log)),
             asyncio.create_task(reloader.run()),
+            asyncio.create_task(followers.run(fleet, view)),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")
@@ -125,6 +133,15 @@ def _watch_for_the_end(stop: asyncio.Event, parent_fd: int | None) -> None:
             stop.set()
 
         loop.add_reader(parent_fd, parent_gone)
+
+
+def _tell(text: str) -> None:
+    notice("WARNING", text)
+
+
+async def _close(log: JsonLog, followers: Followers) -> None:
+    """Write and send what waits, both at once and both bounded."""
+    await asyncio.gather(asyncio.to_thread(log.close, _LOG_CLOSE_SECONDS), followers.close())
 
 
 def _open_log(path: str) -> JsonLog:

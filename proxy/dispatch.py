@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from proxy.endpoints import Endpoint, Endpoints, may_use
-from proxy.errors import ClientFault, ProxyError, Refusal, WorkerFault
-from proxy.inference import InferenceRequest, ask_for_usage, parse_request, rename_model
+from proxy.errors import ClientFault, ProxyError, Refusal, no_worker
+from proxy.forms import Span, boundary_of, read_form, request_of
+from proxy.inference import InferenceRequest, Work, ask_for_usage, parse_other, parse_request, rename_model
 from routing.estimate import TokenEstimate, estimate_tokens
-from routing.policy import Decision, Impossible, Snapshot, choose
+from routing.policy import Decision, Impossible, Reason, Snapshot, choose
 from routing.topology import Key, Model
 from telemetry.record import Rejection
 
@@ -28,7 +29,8 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     estimate: TokenEstimate
     pieces: list[bytes | memoryview]  # the body as the worker gets it
     size: int  # its bytes
-    strips_usage: bool  # usage was asked for on the gateway's own account
+    strips_usage: bool  # usage is asked for in them on the gateway's own account
+    body: bytes  # the same without the question
 
 
 def admit(head: RequestHead, endpoint: Endpoint, state: ServingState) -> Key | None:
@@ -46,34 +48,71 @@ def admit(head: RequestHead, endpoint: Endpoint, state: ServingState) -> Key | N
     return key
 
 
-def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | None) -> Prepared:
+def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | None, header_lines: bytes = b"") -> Prepared:
     """Read the body and change what has to be changed in it. Raises `ProxyError` for a request that cannot be sent."""
-    request = parse_request(body)
+    form: Mapping[str, Span] | None = None
+    if endpoint.has_usage:
+        request = parse_request(body)
+    elif endpoint.is_form:
+        boundary = boundary_of(header_lines)
+        if boundary is None:
+            raise ClientFault("invalid_form", "This path takes a form: send 'Content-Type: multipart/form-data; boundary=...'.")
+        form = read_form(body, boundary)
+        request = request_of(body, form)
+    else:
+        request = parse_other(body, endpoint.work)
     model = endpoints.model(request.model)
     if key is not None and not may_use(key, model):
         raise Refusal(403, "model_not_allowed", "This API key may not use this model.", reason=Rejection.AUTH)
     estimate = estimate_tokens(request.text_bytes, request.token_ids, is_ascii=request.is_ascii)
     if request.model is not None and request.model != model.name:
-        renamed = rename_model(body, request.model, model.name)
+        if form is None:
+            renamed = rename_model(body, request.model, model.name)
+        else:
+            start, end = form["model"]
+            renamed = b"".join((body[:start], model.name.encode(), body[end:]))
         if renamed is None:
             raise ClientFault("invalid_model", "The model field could not be read.")
         body = renamed
         request = msgspec.structs.replace(request, model=model.name)
-    if request.stream and request.include_usage is not True and endpoint.has_usage and model.pools[0].asks_usage:
+    if request.stream and request.include_usage is not True and endpoint.has_usage and _asks_usage(model):
         pieces = ask_for_usage(body, request)
         if pieces is not None:
-            return Prepared(request, model, estimate, pieces, sum(map(len, pieces)), True)
-    return Prepared(request, model, estimate, [body], len(body), False)
+            return Prepared(request, model, estimate, pieces, sum(map(len, pieces)), True, body)
+    return Prepared(request, model, estimate, [body], len(body), False, body)
 
 
-def decide(prepared: Prepared, endpoints: Endpoints, snapshot: Snapshot, tried: Collection[str]) -> Decision:
-    """Choose a worker that has not been tried. Raises `ProxyError` when there is none."""
+def prepare_lookup(decision: Decision, endpoints: Endpoints) -> Prepared:
+    """A request that names no model, for the worker of this decision."""
+    return Prepared(_NO_BODY, endpoints.model(decision.pool.model), TokenEstimate(0, 0, 0), [b""], 0, False, b"")
+
+
+_NO_BODY = parse_other(b"{}", Work.COUNT)
+
+
+def _asks_usage(model: Model) -> bool:
+    return any(pool.asks_usage for pool in model.pools)
+
+
+def decide(
+    prepared: Prepared, endpoints: Endpoints, snapshot: Snapshot, tried: Collection[str], owner: str | None = None
+) -> Decision:
+    """Choose a worker that has not been tried, the one at URL ``owner`` if possible. Raises `ProxyError` if there is none."""
     # After a reload the model of a request that is tried again is another value, or gone.
     model = endpoints.model(prepared.model.name) if tried else prepared.model
     decision = choose(model, prepared.estimate, prepared.request.max_tokens, snapshot, tried)
     if isinstance(decision, Decision):
-        return decision
+        return decision if owner is None else _kept_with(owner, decision, model, snapshot, tried)
     raise _refusal(decision, prepared, tried)
+
+
+def _kept_with(owner: str, decision: Decision, model: Model, snapshot: Snapshot, tried: Collection[str]) -> Decision:
+    """Only the worker that made an answer can go on from it, whatever the load."""
+    for pool in model.pools:
+        for worker in pool.workers:
+            if worker.url == owner and snapshot.is_up[worker.index] != 0.0 and worker.name not in tried:
+                return Decision(pool, worker, decision.pool_reason, pool.policy, Reason.OWNER)
+    return decision
 
 
 def _refusal(why: Impossible, prepared: Prepared, tried: Collection[str]) -> ProxyError:
@@ -86,8 +125,4 @@ def _refusal(why: Impossible, prepared: Prepared, tried: Collection[str]) -> Pro
             f"{prepared.request.max_tokens or 0} tokens are over the {limit} tokens that this model is served with.",
             reason=Rejection.FIT,
         )
-    if tried:
-        return WorkerFault("worker_unreachable", "No worker could be reached for this model.")
-    return Refusal(
-        503, "no_worker", "No worker takes requests for this model now.", reason=Rejection.NO_WORKER, retry_after_seconds=2
-    )
+    return no_worker(has_tried=bool(tried))

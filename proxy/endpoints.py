@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote
 
 import msgspec
 
-from proxy.errors import ClientFault, ProxyError
+from proxy.errors import ClientFault, ProxyError, wrong_method
+from proxy.inference import Work
 from routing.topology import Key, Model, Topology
+from telemetry.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 
 PROBES = (b"/livez", b"/readyz", b"/health")
 """Answered by the serving process itself, without a record."""
@@ -20,15 +23,34 @@ PROBES = (b"/livez", b"/readyz", b"/health")
 class Endpoint:
     """One method and path of the API."""
 
-    name: str  # label value
+    name: str  # label value; paths that do the same share one
     method: bytes
     path: bytes  # canonical; this is what a worker is asked for
     has_usage: bool = False  # its streams can be asked for usage
+    work: Work = Work.GENERATE
+    is_form: bool = False  # the body is a form with a file, not JSON
+    dialect: Dialect = CHAT  # how its answers are read
+    response_id: str | None = None  # asks for this answer, which some worker keeps
     answer: Callable[[Key | None], bytes] | None = None  # answered by the gateway itself, for this key
     fault: Callable[[], ProxyError] | None = None  # makes the error that says why nothing answers here
 
 
 _ONE_MODEL = b"/v1/models/"
+_ONE_RESPONSE = re.compile(rb"/v1/responses/([A-Za-z0-9_.:-]{1,200})(/cancel)?")
+_WORKED_ON = (
+    Endpoint(name="chat", method=b"POST", path=b"/v1/chat/completions", has_usage=True),
+    Endpoint(name="completions", method=b"POST", path=b"/v1/completions", has_usage=True),
+    Endpoint(name="responses", method=b"POST", path=b"/v1/responses", dialect=RESPONSES),
+    Endpoint(name="messages", method=b"POST", path=b"/v1/messages", dialect=MESSAGES),
+    Endpoint(name="tokenize", method=b"POST", path=b"/v1/messages/count_tokens", work=Work.COUNT, dialect=MESSAGES),
+    Endpoint(name="embeddings", method=b"POST", path=b"/v1/embeddings", work=Work.READ),
+    Endpoint(name="rerank", method=b"POST", path=b"/v1/rerank", work=Work.READ),
+    Endpoint(name="rerank", method=b"POST", path=b"/v1/score", work=Work.READ),
+    Endpoint(name="audio", method=b"POST", path=b"/v1/audio/transcriptions", is_form=True),
+    Endpoint(name="audio", method=b"POST", path=b"/v1/audio/translations", is_form=True),
+    Endpoint(name="tokenize", method=b"POST", path=b"/tokenize", work=Work.COUNT),
+    Endpoint(name="tokenize", method=b"POST", path=b"/detokenize", work=Work.COUNT),
+)
 NO_ENDPOINT = Endpoint(
     name="other", method=b"", path=b"", fault=lambda: ClientFault("not_found", "There is no such path.", status=404)
 )
@@ -44,15 +66,27 @@ class Endpoints:
         self._models = topology.models
         self._names: Mapping[str, Model] = {name: model for model in topology.models for name in (model.name, *model.aliases)}
         endpoints = [
-            Endpoint(name="chat", method=b"POST", path=b"/v1/chat/completions", has_usage=True),
-            Endpoint(name="completions", method=b"POST", path=b"/v1/completions", has_usage=True),
+            *_WORKED_ON,
             Endpoint(name="models", method=b"GET", path=b"/v1/models", answer=self._list_models),
         ]
         self._by_path = {endpoint.path: endpoint for endpoint in endpoints}
 
+    @property
+    def listed(self) -> Collection[Endpoint]:
+        """All with a path of their own; those with an id or a model's name in it come on top."""
+        return self._by_path.values()
+
+    @property
+    def routes(self) -> dict[str, tuple[str, str]]:
+        """Method and path by the name of an endpoint; of several with one name those of the first."""
+        found: dict[str, tuple[str, str]] = {}
+        for endpoint in self._by_path.values():
+            found.setdefault(endpoint.name, (endpoint.method.decode(), endpoint.path.decode()))
+        return found
+
     def find(self, method: bytes, path: bytes) -> Endpoint:
         """What answers this method on this path; one with a `fault` if nothing does."""
-        endpoint = self._by_path.get(path) or self._model_endpoint(path)
+        endpoint = self._by_path.get(path) or _response_endpoint(path) or self._model_endpoint(path)
         if endpoint.method == method or endpoint is NO_ENDPOINT:
             return endpoint
         allowed = endpoint.method.decode()
@@ -60,7 +94,8 @@ class Endpoints:
             name=endpoint.name,
             method=method,
             path=path,
-            fault=lambda: ClientFault("method_not_allowed", f"This path answers {allowed} only.", status=405),
+            dialect=endpoint.dialect,
+            fault=lambda: wrong_method(allowed),
         )
 
     def _model_endpoint(self, path: bytes) -> Endpoint:
@@ -102,6 +137,16 @@ class Endpoints:
         if not may_use(key, self._names[name]):
             raise _no_such_model()
         return msgspec.json.encode(self._object(name))
+
+
+def _response_endpoint(path: bytes) -> Endpoint | None:
+    match = _ONE_RESPONSE.fullmatch(path)
+    if match is None:
+        return None
+    method = b"GET" if match[2] is None else b"POST"
+    return Endpoint(
+        name="response_lookup", method=method, path=path, work=Work.COUNT, dialect=RESPONSES, response_id=match[1].decode()
+    )
 
 
 def may_use(key: Key | None, model: Model) -> bool:

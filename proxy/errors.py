@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telemetry.record import Outcome
+from telemetry.record import Outcome, Rejection
 
 
 class ProxyError(Exception):
@@ -12,6 +12,7 @@ class ProxyError(Exception):
         self, status: int, code: str, text: str, *, outcome: Outcome, reason: str, retry_after_seconds: int | None = None
     ) -> None:
         super().__init__(text)
+        self.allow: str | None = None  # methods that the path answers
         self.status = status
         self.code = code
         self.text = text
@@ -41,6 +42,18 @@ class WorkerFault(ProxyError):
         super().__init__(status, code, text, outcome=outcome, reason=code)
 
 
+def wrong_method(allowed: str) -> ClientFault:
+    """The path is there and answers other methods, named as in an ``Allow`` header."""
+    fault = ClientFault("method_not_allowed", f"This path answers {allowed} only.", status=405)
+    fault.allow = allowed
+    return fault
+
+
+def response_not_found() -> ClientFault:
+    """No worker that was asked has the response."""
+    return ClientFault("response_not_found", "No worker has a response with this id.", status=404)
+
+
 def body_too_large(limit_bytes: int) -> ClientFault:
     """The body is, or says it will be, over the limit."""
     return ClientFault("body_too_large", f"The request body is over the limit of {limit_bytes} bytes.", status=413)
@@ -55,6 +68,14 @@ def answer_cut() -> WorkerFault:
     """The answer stopped in the middle, after its head had gone out."""
     text = "The worker stopped before its answer was complete."
     return WorkerFault("worker_disconnected", text, outcome=Outcome.TRUNCATED)
+
+
+def no_worker(*, has_tried: bool) -> ProxyError:
+    """There is nobody to ask, or nobody who could be reached."""
+    if has_tried:
+        return WorkerFault("worker_unreachable", "No worker could be reached for this model.")
+    text = "No worker takes requests for this model now."
+    return Refusal(503, "no_worker", text, reason=Rejection.NO_WORKER, retry_after_seconds=2)
 
 
 def gateway_refused() -> WorkerFault:

@@ -6,15 +6,14 @@ worker's connection, relays, and ends in `_end` exactly once, which frees what i
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from time import monotonic as clock
-from typing import TYPE_CHECKING
 
 from proxy import answers
 from proxy.account import account, judge
+from proxy.attempts import Attempts
 from proxy.deadlines import overdue
-from proxy.dispatch import admit, decide, prepare
+from proxy.dispatch import admit, prepare
 from proxy.errors import (
     ProxyError,
     WorkerFault,
@@ -26,33 +25,25 @@ from proxy.errors import (
     shutting_down,
 )
 from proxy.framing import AnswerHead, Framing, FramingError, take_answer_head
-from proxy.progress import Progress
+from proxy.lookups import ASK_SECONDS
 from proxy.relay import Relay, make_meter
-from routing.policy import total_tokens
-from telemetry.meter import NOTHING_READ, Measurements, StreamMeter, read_plain
+from proxy.usage_refusals import is_about_usage, may_be_about_usage
+from telemetry.measurements import Measurements
+from telemetry.meter import StreamMeter
+from telemetry.plain_meter import NOTHING_READ, read_plain
 from telemetry.record import Outcome, Phase
-
-if TYPE_CHECKING:
-    from proxy.load import Block
-    from proxy.upstream import WorkerConnection
 
 _log = logging.getLogger(__name__)
 
 STALE_SECONDS = 0.25
 """A kept connection that closes this soon after a request was written, without an answer, was already closing."""
 _MAX_HELD_BYTES = 64 * 1024  # of an answer whose head is still held
-_JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
 
 
-class Exchange(Progress):
+class Exchange(Attempts):
     """What happens to a request: the calls of the two connections, and how they end."""
 
-    _connect_at: float | None = None
-    _task: asyncio.Task[None] | None = None  # makes a connection
-    _tried: tuple[str, ...] = ()  # workers that could not be reached
     _has_retried_stale = False
-    _load: Block | None = None  # the worker's figures that this request adds to, while it does
-    _load_tokens = 0  # what it adds
     _prefix = b""  # of an answer's head that is not complete
     _answer_lines = b""
     _held = b""  # of the body, waiting with the head
@@ -79,93 +70,15 @@ class Exchange(Progress):
             if self.endpoint.answer is not None:
                 self._reply(self.endpoint.answer(self.key))
             else:
-                self.prepared = prepare(body, self.endpoint, self.state.endpoints, self.key)
+                if self.endpoint.response_id is not None:
+                    self.look_up(self.endpoint.response_id, now)
+                    return
+                self.prepared = prepare(body, self.endpoint, self.state.endpoints, self.key, self.head.forwarded)
                 self._attempt(now)
         except ProxyError as error:
             self.fail(error)
         except Exception:
-            self._fail_unexpectedly()
-
-    def _attempt(self, since: float) -> None:
-        """Choose a worker and send, on a kept connection at once or when a new one is there."""
-        prepared = self.prepared
-        assert prepared is not None
-        state = self.state
-        self.decision = decision = decide(
-            prepared, state.endpoints, state.loads.snapshot(is_retry=bool(self._tried)), self._tried
-        )
-        self.limits = decision.pool.limits
-        self._load_tokens = total_tokens(prepared.estimate, prepared.request.max_tokens)
-        self._load = state.loads.begin(decision, self._load_tokens)
-        connection = state.connections_to(decision.worker).take()
-        if connection is None:
-            self._connect(since)
-        else:
-            self.attempts += 1
-            self._send(connection, since)
-
-    def _connect(self, since: float) -> None:
-        assert self.decision is not None
-        self.attempts += 1
-        self.phase = Phase.CONNECT
-        self._connect_at = clock()
-        self.own_seconds += self._connect_at - since
-        self._task = self.state.connections_to(self.decision.worker).connect(self)
-
-    def connected(self, connection: WorkerConnection) -> None:
-        """A new connection is there."""
-        now = self._end_of_connecting()
-        if self.ended:
-            connection.close()
-            return
-        try:
-            self._send(connection, now)
-        except Exception:
-            self._fail_unexpectedly()
-
-    def connect_failed(self, result: str) -> None:
-        """No connection could be made (``result`` is the attempt's label): another worker may get the request."""
-        now = self._end_of_connecting()
-        if self.ended or self.decision is None:
-            return
-        self._leave_worker(result)
-        self._tried = (*self._tried, self.decision.worker.name)
-        try:
-            self._attempt(now)
-        except ProxyError as error:
-            self.fail(error)
-        except Exception:
-            self._fail_unexpectedly()
-
-    def _end_of_connecting(self) -> float:
-        now = clock()
-        self._task = None
-        if self._connect_at is not None:
-            self.connect_seconds += now - self._connect_at
-            self._connect_at = None
-        return now
-
-    def _send(self, connection: WorkerConnection, since: float) -> None:
-        prepared, decision = self.prepared, self.decision
-        assert prepared is not None
-        assert decision is not None
-        self.connection = connection
-        connection.exchange = self
-        lines = b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
-            self.state.request_prefix(decision, self.endpoint),
-            self.head.forwarded,
-            self.request_id.encode(),
-            prepared.size,
-        )
-        if self.paused_at is not None:
-            connection.pause()
-        self.phase = Phase.WAIT
-        if prepared.size <= _JOINED_BYTES:
-            connection.transport.write(b"".join((lines, *prepared.pieces)))
-        else:
-            connection.transport.writelines((lines, *prepared.pieces))
-        self.sent_at = self.last_data_at = clock()
-        self.own_seconds += self.sent_at - since
+            self.fail_unexpectedly()
 
     # The worker's side
 
@@ -182,6 +95,8 @@ class Exchange(Progress):
             self._worker_broke(str(error))
             return
         if self.is_held:
+            if self._is_refusal_of_usage(relay, out, now):
+                return
             self._take_first_body(relay, out, now)
         elif out:
             self.client.transport.write(out)
@@ -202,6 +117,13 @@ class Exchange(Progress):
             self.answer = answer
             self.fail(gateway_refused())
             return
+        if self.may_ask_another(answer.status):
+            self.answer = answer
+            is_whole = len(data) == answer.content_length and answer.keeps_alive
+            self.ask_another(now, can_keep=is_whole)
+            return
+        if answer.status < 300:
+            self.note_answer(now)
         if len(data) == answer.content_length and not answer.streams:
             self._take_whole_answer(answer, data, now)
             return
@@ -212,6 +134,9 @@ class Exchange(Progress):
     def _take_whole_answer(self, answer: AnswerHead, body: bytes, now: float) -> None:
         """A plain answer that came in one read, as most do, needs nothing that relays."""
         self.answer = answer
+        if self.asks_usage and may_be_about_usage(answer.status) and is_about_usage(body):
+            self.ask_without_usage(now, can_keep=answer.keeps_alive)
+            return
         self.first_body_at = now
         self.phase = Phase.ANSWER
         self.answer_bytes = len(body)
@@ -219,18 +144,22 @@ class Exchange(Progress):
         self._held = body
         self.release_head(names_worker=True)
         self.write_seconds = clock() - now
-        self._end_answer(answer, read_plain(body) if answer.is_json else NOTHING_READ, b"", can_keep=True)
+        self._end_answer(
+            answer, read_plain(body, self.endpoint.dialect) if answer.is_json else NOTHING_READ, b"", can_keep=True
+        )
 
     def _begin_answer(self, answer: AnswerHead, now: float) -> Relay:
-        prepared = self.prepared
-        assert prepared is not None
+        assert self.prepared is not None
+        assert self.decision is not None
+        request = self.prepared.request
         self.answer = answer
         self.relay = relay = Relay(
             answer,
-            make_meter(answer, prepared.request.choices),
-            strips_usage=prepared.strips_usage and answer.is_event_stream and answer.status < 300,
+            make_meter(answer, request.choices, self.endpoint.dialect, echoes=request.echoes),
+            strips_usage=self.asks_usage and answer.is_event_stream and answer.status < 300,
             is_http11=self.head.is_http11,
-            choices=prepared.request.choices,
+            choices=request.choices,
+            fingerprint=self.state.fingerprints.get(self.decision.worker.url),
         )
         self._answer_lines = self._lines(answer, relay.framing, now)
         self.is_held = True
@@ -247,6 +176,23 @@ class Exchange(Progress):
             closes=not self.client.will_keep_alive or framing is Framing.CLOSE,
             timing=(received_at - self.started_at, self.connect_seconds, now - sent_at),
         )
+
+    def _is_refusal_of_usage(self, relay: Relay, out: bytes, now: float) -> bool:
+        """Whether what is held is a refusal that may be, or is, about the question for usage, and so is not for the client."""
+        answer = self.answer
+        if answer is None or not self.asks_usage or not may_be_about_usage(answer.status):
+            return False
+        self._held += out
+        if not relay.has_ended:
+            return len(self._held) < _MAX_HELD_BYTES
+        if not is_about_usage(self._held):
+            out, self._held = self._held, b""
+            self._take_first_body(relay, out, now)
+            self._answer_complete(relay, now)
+        else:
+            self._held = b""
+            self.ask_without_usage(now, can_keep=answer.keeps_alive and not relay.rest)
+        return True
 
     def _take_first_body(self, relay: Relay, out: bytes, now: float) -> None:
         """The head goes out with the first event of a stream, or the first bytes of anything else."""
@@ -265,6 +211,9 @@ class Exchange(Progress):
                 self._held = out
                 return
         self._held = out
+        if answer_id := relay.meter.found.answer_id:
+            assert self.decision is not None
+            self.state.owners.remember(answer_id, self.decision.worker.url)
         self.release_head(names_worker=True)
         self.write_seconds = clock() - now
 
@@ -281,12 +230,17 @@ class Exchange(Progress):
     def _answer_complete(self, relay: Relay, now: float) -> None:
         answer = self.answer
         assert answer is not None
-        self._end_answer(answer, relay.finish(now), relay.rest, can_keep=relay.framing is not Framing.CLOSE)
+        found = relay.finish(now)
+        if relay.fingerprint is not None and self.decision is not None:
+            self.state.fingerprints[self.decision.worker.url] = relay.fingerprint
+        self._end_answer(answer, found, relay.rest, can_keep=relay.framing is not Framing.CLOSE)
 
     def _end_answer(self, answer: AnswerHead, found: Measurements, rest: bytes, *, can_keep: bool) -> None:
         """The answer is complete; ``rest`` came behind it, and ``can_keep`` says whether its end shows in the framing."""
         connection = self.connection
         self.found = found
+        if found.answer_id is not None and self.decision is not None:
+            self.state.owners.remember(found.answer_id, self.decision.worker.url)
         self.connection = None
         if connection is not None:
             connection.exchange = None
@@ -312,6 +266,8 @@ class Exchange(Progress):
                 self._worker_broke(str(fault))
                 return
             if self.is_held:
+                if self._is_refusal_of_usage(relay, out, now):
+                    return
                 self._take_first_body(relay, out, now)
             elif out:
                 self.client.transport.write(out)
@@ -325,6 +281,8 @@ class Exchange(Progress):
             assert self._load is not None
             self._has_retried_stale = True
             self.state.loads.count_attempt(self._load, "stale")
+            if self.trace is not None:
+                self.trace.end("stale", now, None)
             self._connect(now)
         else:
             self._worker_broke("the connection ended without an answer")
@@ -363,6 +321,9 @@ class Exchange(Progress):
         """Called about twice a second: end what is over one of its limits."""
         if self.is_held and self.sent_at is not None and now - self.sent_at > self.limits.head_hold_seconds:
             self.release_head(names_worker=False)
+        is_asking = self.connection is not None and self.answer is None and self.sent_at is not None
+        if self._owners and is_asking and now - (self.sent_at or now) > ASK_SECONDS:
+            self.ask_another(now, can_keep=False)
         if self.is_head_sent and self.relay is not None:
             self.client.write(self.relay.release_late())
         error = overdue(self, now)
@@ -384,10 +345,12 @@ class Exchange(Progress):
         if not self.is_head_sent:
             self.status = error.status
             self._end(error.outcome, error.reason, now)
-            self.client.refuse(error, self.request_id)
+            self.client.refuse(error, self.request_id, self.endpoint.dialect)
             return
         if can_tell and relay is not None:
-            self.client.write(relay.release_late(is_last=True) + relay.insert(answers.error_event(error)))
+            self.client.write(
+                relay.release_late(is_last=True) + relay.insert(answers.error_event(error, self.endpoint.dialect))
+            )
         self._end(error.outcome, error.reason, now)
         # Without the last chunk, or short of the length: a cut must not look like an end. Where only the end of the connection
         # tells, it has to be a reset. A client that takes no bytes cannot be told.
@@ -398,7 +361,8 @@ class Exchange(Progress):
         else:
             self.client.abort()
 
-    def _fail_unexpectedly(self) -> None:
+    def fail_unexpectedly(self) -> None:
+        """The same for a fault of the gateway's own, which goes to its log."""
         _log.exception("request %s failed in the gateway", self.request_id)
         self.fail(internal_error())
 
@@ -408,12 +372,6 @@ class Exchange(Progress):
         self.client.write(answers.json_answer(200, body, self.request_id, closes=not self.client.will_keep_alive))
         self._end(Outcome.OK, None, clock())
         self.client.answer_done(True)
-
-    def _leave_worker(self, result: str) -> None:
-        """The worker has no more to do with this request."""
-        if self._load is not None:
-            self.state.loads.end(self._load, self._load_tokens, result)
-            self._load = None
 
     def _drop_worker(self, result: str) -> None:
         connection, task = self.connection, self._task

@@ -7,11 +7,14 @@ number formats, key order and unknown fields reach the worker as the client sent
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TypeVar
 
 import msgspec
 
 from proxy.errors import ClientFault
+from telemetry.json_text import readable_json
 
 ASK_FOR_USAGE = b'"stream_options":{"include_usage":true}'
 MAX_TOKENS = 2**40
@@ -34,6 +37,16 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     text_bytes: int  # raw JSON of what will be tokenised: messages or prompt, and tools; token ids left out
     token_ids: int  # ids in a prompt that is given as such
     is_ascii: bool  # the whole body
+    echoes: bool = False  # the first text of each choice is the prompt's alone
+    previous_id: str | None = None  # of the response that this request goes on from
+
+
+class Work(Enum):
+    """What a worker does with a request's text."""
+
+    GENERATE = "generate"
+    READ = "read"  # the prompt is computed, and nothing is generated
+    COUNT = "count"  # it is only looked at, so it need not fit and is no load
 
 
 class _StreamOptions(msgspec.Struct, gc=False):
@@ -50,30 +63,43 @@ class _Body(msgspec.Struct, gc=False):
     messages: msgspec.Raw = _NOTHING
     prompt: msgspec.Raw = _NOTHING
     tools: msgspec.Raw = _NOTHING
+    echo: bool | None = None
+    add_generation_prompt: bool | None = None
 
 
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+class _OtherBody(_Body, gc=False):
+    """Fields that only other paths have; in a completion they mean nothing."""
+
+    max_output_tokens: int | None = None
+    previous_response_id: str | None = None
+    input: msgspec.Raw = _NOTHING
+    instructions: msgspec.Raw = _NOTHING
+    system: msgspec.Raw = _NOTHING
+    query: msgspec.Raw = _NOTHING
+    queries: msgspec.Raw = _NOTHING
+    documents: msgspec.Raw = _NOTHING
+    text_1: msgspec.Raw = _NOTHING
+    text_2: msgspec.Raw = _NOTHING
+
+
+class _Said(msgspec.Struct, gc=False):
+    role: str | None = None
+
+
+_AnyBody = TypeVar("_AnyBody", bound=_Body)
+_OTHER_TEXTS = ("messages", "tools", "instructions", "system", "query", "queries", "documents", "text_1", "text_2")
 _decode = msgspec.json.Decoder(_Body).decode
+_decode_other = msgspec.json.Decoder(_OtherBody).decode
 _decode_loosely = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def parse_request(body: bytes) -> InferenceRequest:
-    """Read a request body.
+    """Read the body of a chat completion or completion.
 
     Raises `ClientFault` when it is no JSON object. A field of an unexpected type is read as absent: what to say about it is
     for the worker, to whom the body goes unchanged.
     """
-    try:
-        fields = _decode(body)
-    except msgspec.ValidationError:
-        fields = _parse_loosely(body)
-    except RecursionError as error:
-        raise ClientFault("invalid_json", "The request body is nested too deeply.") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        readable = _readable(body)
-        if readable != body and not readable.startswith(_BOM):
-            return parse_request(readable)
-        raise ClientFault("invalid_json", f"The request body is not valid JSON: {_plain(error)}.") from error
+    fields = _fields(body, _decode, _Body)
     options = fields.stream_options
     max_tokens, other_limit = fields.max_tokens, fields.max_completion_tokens
     if max_tokens is None or (other_limit is not None and 0 <= other_limit < max_tokens):
@@ -97,35 +123,84 @@ def parse_request(body: bytes) -> InferenceRequest:
         text_bytes,
         token_ids,
         body.isascii(),
+        fields.echo is True and _echoes_alone(fields, max_tokens),
     )
 
 
+def parse_other(body: bytes, work: Work) -> InferenceRequest:
+    """The same for every other path: one choice, and whatever its text is called there."""
+    fields = _fields(body, _decode_other, _OtherBody)
+    text_bytes = sum(len(getattr(fields, name)) for name in _OTHER_TEXTS)
+    prompts, token_ids = _count_prompts(fields.input) if work is Work.READ and fields.input else (1, 0)
+    text_bytes += 0 if token_ids else len(fields.input)
+    max_tokens = fields.max_output_tokens if fields.max_tokens is None else fields.max_tokens
+    if work is not Work.GENERATE:
+        max_tokens = 0
+    return InferenceRequest(
+        fields.model,
+        fields.stream is True,
+        None,
+        True,  # not a field of these
+        min(max_tokens, MAX_TOKENS) if max_tokens is not None and max_tokens >= 0 else None,
+        prompts,
+        1,
+        0 if work is Work.COUNT else text_bytes,
+        token_ids,
+        body.isascii(),
+        previous_id=fields.previous_response_id,
+    )
+
+
+def _echoes_alone(fields: _Body, max_tokens: int | None) -> bool:
+    """Whether the echo comes by itself: a chat repeats the last message if its role is the answer's, and a completion puts the
+    first token behind the prompt, unless none was asked for."""
+    if not fields.messages:
+        return max_tokens == 0
+    try:
+        said = msgspec.json.decode(fields.messages, type=list[_Said])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return bool(said) and (fields.add_generation_prompt is False or said[-1].role == "assistant")
+
+
+def _fields(body: bytes, decode: Callable[[bytes], _AnyBody], kind: type[_AnyBody]) -> _AnyBody:
+    try:
+        return decode(body)
+    except msgspec.ValidationError:
+        return _parse_loosely(body, kind)
+    except RecursionError as error:
+        raise ClientFault("invalid_json", "The request body is nested too deeply.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        readable = _readable(body)
+        if readable != body and not readable.startswith(_BOM):
+            return _fields(readable, decode, kind)
+        raise ClientFault("invalid_json", f"The request body is not valid JSON: {_plain(error)}.") from error
+
+
 def _readable(body: bytes) -> bytes:
-    """A copy to look at, without what most parsers take and this one does not: half a surrogate pair, a byte order mark."""
-    return _SURROGATE.sub(rb"\\ufffd", body.removeprefix(_BOM))
+    """A copy to look at, without what most parsers take and this one does not, a byte order mark among it."""
+    return readable_json(body.removeprefix(_BOM))
 
 
-def _parse_loosely(body: bytes) -> _Body:
+def _parse_loosely(body: bytes, kind: type[_AnyBody]) -> _AnyBody:
     try:
         raw = _decode_loosely(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         readable = _readable(body)
         if readable != body and not isinstance(error, RecursionError):
-            return _parse_loosely(readable)
+            return _parse_loosely(readable, kind)
         raise ClientFault("invalid_json", "The request body must be a JSON object.") from error
-    fields = _Body()
-    for name in _Body.__struct_fields__:
+    fields = kind()
+    for field in msgspec.structs.fields(kind):
+        name = field.name
         if name not in raw:
             continue
         try:
-            setattr(fields, name, msgspec.json.decode(raw[name], type=_LOOSE_TYPES[name]))
+            setattr(fields, name, msgspec.json.decode(raw[name], type=field.type))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if name == "stream_options":
                 fields.stream_options = None
     return fields
-
-
-_LOOSE_TYPES: dict[str, object] = {field.name: field.type for field in msgspec.structs.fields(_Body)}
 
 
 def _count_prompts(raw: msgspec.Raw) -> tuple[int, int]:

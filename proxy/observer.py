@@ -16,8 +16,10 @@ from aiohttp import web
 from proxy.rundir import serving_cells
 from routing.topology import Pool, Topology, Worker
 from telemetry.cells import Cells, map_cells
+from telemetry.exemplars import Exemplars
 from telemetry.exposition import Writer, content_type
 from telemetry.layout import Layout, slot
+from telemetry.points import Snapshot
 from telemetry.record import RequestRecord
 from telemetry.sinks.jsonlog import json_object
 
@@ -100,12 +102,14 @@ class GatewayView:
         topology: Topology,
         control: Sequence[float],
         log_dropped: Callable[[], int],
+        exemplars: Exemplars | None = None,
     ) -> None:
         self.recent: deque[RequestRecord] = deque(maxlen=RECENT_RECORDS)
         self._version = version
         self._run_dir = run_dir
         self._processes = processes
         self._log_dropped = log_dropped
+        self._exemplars = exemplars
         self._scene = self._make_scene(topology, control)
         self._next: tuple[_Scene, float] | None = None  # and until when serving processes are waited for
 
@@ -145,10 +149,16 @@ class GatewayView:
         """Return the metrics in pieces, letting the loop run between two of them."""
         pieces: list[bytes] = []
         scene = self._shown
-        for piece in scene.writer.write(scene.serving.by_slot(), scene.control, openmetrics=openmetrics):
+        arrays = scene.serving.by_slot()
+        for piece in scene.writer.write(arrays, scene.control, openmetrics=openmetrics, exemplars=self._exemplars):
             pieces.append(piece)
             await asyncio.sleep(0)
         return pieces
+
+    def snapshot(self) -> Snapshot:
+        """What `page` would be written from now. Its arrays go on being written to, and stay readable."""
+        scene = self._shown
+        return Snapshot(scene.topology, tuple(scene.serving.by_slot()), scene.control, self._version)
 
     def state(self) -> bytes:
         """Return pools and workers with their present load, as JSON."""

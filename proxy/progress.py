@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from proxy.upstream import WorkerConnection
     from routing.policy import Decision
     from routing.topology import Key
-    from telemetry.meter import Measurements
+    from telemetry.measurements import Measurements
 
 
 class Progress:
@@ -37,6 +37,7 @@ class Progress:
     connection: WorkerConnection | None = None
     connect_seconds = 0.0
     sent_at: float | None = None
+    asks_usage = False  # on the gateway's own account, in what was sent last
     answer: AnswerHead | None = None
     relay: Relay | None = None
     first_body_at: float | None = None
@@ -61,6 +62,7 @@ class Progress:
         self.endpoint = endpoint
         self.started_at = started_at  # first byte of the request
         self.request_id = head.request_id or state.new_request_id()
+        self.trace = None if state.tracer is None else state.tracer.begin(head)
         self.limits: Limits = state.topology.limits
 
     def __repr__(self) -> str:

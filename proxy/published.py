@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from routing.topology import Key, Limits, Model, Topology, assemble
+from routing.topology import Following, Key, Limits, Model, Topology, assemble
 
 _FILE = "topology.msgpack"
 
@@ -21,6 +21,7 @@ class _Published(msgspec.Struct):
     models: tuple[Model, ...]
     keys: tuple[Key, ...]
     limits: Limits
+    following: Following
 
 
 _decode = msgspec.msgpack.Decoder(_Published).decode
@@ -33,7 +34,7 @@ def publish(run_dir: Path, topology: Topology) -> None:
     fresh.unlink(missing_ok=True)
     file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "wb") as stream:
-        stream.write(msgspec.msgpack.encode(_Published(topology.models, topology.keys, topology.limits)))
+        stream.write(msgspec.msgpack.encode(_Published(topology.models, topology.keys, topology.limits, topology.following)))
     fresh.replace(path)
 
 
@@ -65,5 +66,5 @@ class TopologyReader:
                 return None
             published = _decode(self._path.read_bytes())
             self._seen = seen
-            return assemble(published.models, published.keys, published.limits)
+            return assemble(published.models, published.keys, published.limits, published.following)
         return None

@@ -10,19 +10,24 @@ from __future__ import annotations
 from proxy.answers import LAST_CHUNK
 from proxy.framing import SIZE_LINES, AnswerHead, ChunkDecoder, Framing, FramingError, split_plain_chunks
 from proxy.usage_filter import FINISHES, UsageFilter
-from telemetry.meter import Measurements, Meter, NoMeter, PlainMeter, StreamMeter
+from telemetry.dialects import CHAT, Dialect
+from telemetry.measurements import Measurements
+from telemetry.meter import StreamMeter
+from telemetry.plain_meter import NoMeter, PlainMeter
 from telemetry.recorder import GAP_BOUNDS
 
 _BATCH = 64  # pieces kept for the meter
 _BATCH_BYTES = 64 * 1024  # a piece larger than this is metered at once
 _TABLE = len(SIZE_LINES)
 
+Meter = StreamMeter | PlainMeter | NoMeter
 
-def make_meter(answer: AnswerHead, choices: int) -> Meter:
+
+def make_meter(answer: AnswerHead, choices: int, dialect: Dialect = CHAT, *, echoes: bool = False) -> Meter:
     """The meter that can read this answer. ``choices`` is how many finish reasons a whole answer has."""
     if answer.is_event_stream:
-        return StreamMeter(choices, GAP_BOUNDS)
-    return PlainMeter() if answer.is_json else NoMeter()
+        return StreamMeter(choices, GAP_BOUNDS, dialect, echoes=echoes)
+    return PlainMeter(dialect) if answer.is_json else NoMeter()
 
 
 class Relay:
@@ -43,12 +48,21 @@ class Relay:
         "rest",
     )
 
-    def __init__(self, head: AnswerHead, meter: Meter, *, strips_usage: bool, is_http11: bool, choices: int = 1) -> None:
+    def __init__(
+        self,
+        head: AnswerHead,
+        meter: Meter,
+        *,
+        strips_usage: bool,
+        is_http11: bool,
+        choices: int = 1,
+        fingerprint: str | None = None,
+    ) -> None:
         self.meter = meter
         self.has_ended = False
         self.rest = b""
         self.answer_bytes = 0  # payload that went to the meter
-        self._filter = UsageFilter(choices) if strips_usage else None
+        self._filter = UsageFilter(choices, fingerprint) if strips_usage else None
         self._decoder = ChunkDecoder() if head.is_chunked else None
         self._left = head.content_length
         self._arrivals: list[float] = []
@@ -63,6 +77,11 @@ class Relay:
 
     def __repr__(self) -> str:
         return f"<Relay {self.framing.value}{' ended' if self.has_ended else ''}, {self.meter!r}>"
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The worker's, where the usage event that was taken out had it."""
+        return None if self._filter is None else self._filter.fingerprint
 
     @property
     def can_insert(self) -> bool:

@@ -26,7 +26,7 @@ LOOK_SECONDS = 1.0
 _KEPT = "config.kept"
 _OK = slot("ridgeline_reloads_total", result="ok")
 _FAILED = slot("ridgeline_reloads_total", result="failed")
-_AT_START_ONLY = ("listen", "observe_listen", "admin_listen", "log")
+_AT_START_ONLY = ("listen", "observe_listen", "admin_listen", "log", "tracing", "chains")
 
 
 def first_config(path: Path, environ: Mapping[str, str], run_dir: Path) -> tuple[Config, str]:
@@ -99,7 +99,9 @@ class Reloader:
         try:
             text = read_text(self._path)
             config = parse_config(text, self._environ, str(self._path))
-            self._fleet.reload(build_topology(config))
+            # What begins in serving processes has to fit what control does with it, which was settled at the start.
+            settled = {name: getattr(self._at_start, name) for name in ("tracing", "chains")}
+            self._fleet.reload(build_topology(config.model_copy(update=settled)))
             if self._run_dir is not None:
                 keep_config(self._run_dir, text)
         except ConfigError as error:

@@ -12,14 +12,15 @@ import httptools
 
 from proxy.errors import ClientFault
 from proxy.framing import HOP_BY_HOP
+from proxy.tracing import TraceContext, parse_traceparent
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128
 
+_PLAIN_QUERY = re.compile(rb"[A-Za-z0-9_.,=&%-]{1,512}")
 _SAFE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 # Never sent on: what belongs to this connection, what the gateway writes itself, and what identifies the client to it.
-_NOT_FORWARDED = HOP_BY_HOP | {
+NOT_FORWARDED = HOP_BY_HOP | {
     b"accept-encoding",
     b"api-key",
     b"authorization",
@@ -31,7 +32,7 @@ _NOT_FORWARDED = HOP_BY_HOP | {
     b"x-api-key",
     b"x-request-id",
 }
-_NOTED = _NOT_FORWARDED | {b"content-encoding", b"traceparent"}  # everything that is not simply sent on
+_NOTED = NOT_FORWARDED | {b"content-encoding", b"traceparent", b"tracestate"}  # everything that is not simply sent on
 
 
 class RequestHead:
@@ -40,15 +41,18 @@ class RequestHead:
     # Defaults stand in the class, so that making one costs what it says.
     method = b""
     path = b""  # without query
+    query = b""  # what stood behind the question mark, if it is plain; few paths look at it
     is_http11 = True
     keeps_alive = True
     content_length: int | None = None
     is_chunked = False
     is_encoded = False  # a Content-Encoding other than identity
     expects_continue = False
-    api_key: bytes | None = None  # what came as Bearer
+    api_key: bytes | None = None  # what came as Bearer, or else as clients of the Anthropic API send it
     request_id: str | None = None  # the client's, if it is safe to repeat
-    trace_id: str | None = None
+    trace_id: str | None = None  # of `context`, or of the trace that begins here
+    context: TraceContext | None = None  # the client's, if it can be read
+    has_context_lines = False  # a traceparent or tracestate is among what is forwarded
     forwarded = b""  # the header lines that a worker gets as they are
 
     def __repr__(self) -> str:
@@ -89,23 +93,28 @@ def parse_request_head(data: bytes) -> RequestHead:
     if len(found.headers) > MAX_HEADERS:
         raise ClientFault("too_many_headers", f"A request may have {MAX_HEADERS} header fields.", status=431)
     target = found.target
-    head.path = target if target[:1] == b"/" and b"?" not in target else _path(target)
+    if target[:1] == b"/" and b"?" not in target:
+        head.path = target
+    else:
+        head.path, head.query = _path_and_query(target)
     _read_headers(head, found.headers)
     return head
 
 
-def _path(target: bytes) -> bytes:
+def _path_and_query(target: bytes) -> tuple[bytes, bytes]:
     if target.startswith((b"http://", b"https://")):  # absolute form: the host in it decides nothing
         target = b"/" + target.split(b"/", 3)[3] if target.count(b"/") > 2 else b"/"
     if not target.startswith(b"/"):
         raise ClientFault("bad_request", "The request target must be a path.")
-    return target.partition(b"?")[0]
+    path, _, query = target.partition(b"?")
+    return path, query if _PLAIN_QUERY.fullmatch(query) else b""
 
 
 def _read_headers(head: RequestHead, headers: list[tuple[bytes, bytes]]) -> None:
     lines: list[bytes] = []
     hosts = 0
-    has_credentials = False
+    other_key: bytes | None = None
+    has_credentials = has_parent = False
     named: set[bytes] | None = None  # fields that a Connection header keeps to this connection
     for name, value in headers:
         lowered = name.lower()
@@ -119,6 +128,8 @@ def _read_headers(head: RequestHead, headers: list[tuple[bytes, bytes]]) -> None
             has_credentials = True
             scheme, _, token = value.partition(b" ")
             head.api_key = token.strip() if scheme.lower() == b"bearer" else None
+        elif lowered == b"x-api-key":
+            other_key = value.strip() or None
         elif lowered == b"content-length":
             if head.content_length is not None or not value.isdigit() or len(value) > 15:
                 raise ClientFault("bad_request", "Content-Length must be one number.")
@@ -135,16 +146,23 @@ def _read_headers(head: RequestHead, headers: list[tuple[bytes, bytes]]) -> None
                 head.keeps_alive = False
             elif b"keep-alive" in options and not head.is_http11:
                 head.keeps_alive = True
-            named = (named or set()) | (options - _NOT_FORWARDED - {b"close", b""})
+            named = (named or set()) | (options - NOT_FORWARDED - {b"close", b""})
         elif lowered == b"expect":
             head.expects_continue = value.strip().lower() == b"100-continue"
         elif lowered == b"content-encoding":
             head.is_encoded = value.strip().lower() not in (b"", b"identity")
             lines.append(b"%b: %b\r\n" % (name, value))
         elif lowered == b"traceparent":
-            match = _TRACEPARENT.fullmatch(value)
-            head.trace_id = match[1].decode() if match else None
+            # Two of them are no context: there is no telling which one is meant.
+            head.context = context = None if has_parent else parse_traceparent(value.strip(b" \t"))
+            head.trace_id = context and context.trace_id
+            head.has_context_lines = has_parent = True
             lines.append(b"%b: %b\r\n" % (name, value))
+        elif lowered == b"tracestate":
+            head.has_context_lines = True
+            lines.append(b"%b: %b\r\n" % (name, value))
+    if head.api_key is None and not has_credentials:
+        head.api_key = other_key
     if head.is_chunked and head.content_length is not None:
         raise ClientFault("bad_request", "Content-Length and Transfer-Encoding exclude each other.")
     if hosts != 1 and (hosts or head.is_http11):

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 
 from proxy.endpoints import Endpoint, Endpoints
 from proxy.load import WorkerLoads
+from proxy.lookups import Owners
 from proxy.published import TopologyReader
 from proxy.records import RecordSender
 from proxy.rundir import RECORDS_SOCKET, serving_cells
+from proxy.tracing import Tracer, hash_of, header_pattern
 from proxy.upstream import WorkerConnections
+from proxy.usage_refusals import UsageRefusals
 from routing.policy import Decision
 from routing.topology import Key, Topology, Worker
 from telemetry.catalog import Writer
@@ -28,6 +31,7 @@ from telemetry.recorder import Recorder
 if TYPE_CHECKING:
     from proxy.client import ClientConnection
     from proxy.exchange import Exchange
+    from proxy.request_head import RequestHead
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +74,9 @@ class ServingState:
         self.is_closing = False  # idle connections of clients end, too
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
+        self.owners = Owners()
+        self.usage_refusals = UsageRefusals()
+        self.fingerprints: dict[str, str] = {}  # what workers put on the last event of a stream, by their URL
         self.reports_cached: set[str] = set()  # names of workers that have said how much they had cached
         self._cells_path = serving_cells(run_dir, number)
         self._connections: dict[tuple[str, str], WorkerConnections] = {}
@@ -101,7 +108,10 @@ class ServingState:
         self.keys = {key.sha256: key for key in topology.keys}
         self.endpoints = Endpoints(topology, int(wall_clock()))
         self.recorder = Recorder(self._cells.values, self._layout, topology)
-        self._prefixes: dict[tuple[str, str, str | None], bytes] = {}
+        following = topology.following
+        self.tracer = None if following.sample_ratio is None else Tracer(following.sample_ratio)
+        self._chain_line = None if following.chain_header is None else header_pattern(following.chain_header)
+        self._prefixes: dict[tuple[str, bytes, str | None], bytes] = {}
         before, self._connections = self._connections, {}
         for pool in topology.pools:
             for worker in pool.workers:
@@ -141,25 +151,27 @@ class ServingState:
         self._ids += 1
         return f"{self._id_prefix}{self._ids:08x}"
 
+    def chain_id(self, head: RequestHead) -> str | None:
+        """The call chain that a request says it belongs to, if it says so: by the configured header, else by its trace."""
+        if self._chain_line is not None:
+            found = self._chain_line.search(head.forwarded)
+            if found is not None and (value := found[1].strip()):
+                return hash_of(value)
+        return None if head.context is None else head.context.trace_id
+
     def find_key(self, given: bytes | None) -> Key | None:
         """The key whose text this is. Only hashes are compared, so the time taken tells nothing about any key."""
         return None if given is None else self.keys.get(sha256(given).digest())
 
-    def request_prefix(self, decision: Decision, endpoint: Endpoint) -> bytes:
+    def request_prefix(self, decision: Decision, endpoint: Endpoint, query: bytes = b"") -> bytes:
         """The first lines of a request to this worker, up to the client's own headers."""
+        if endpoint.response_id is not None:
+            return _first_lines(decision, endpoint, b"?" + query if query else b"")
         # By what it is made of: a request may be sent that was decided under an earlier topology.
-        key = (decision.worker.url, endpoint.name, decision.pool.worker_key)
+        key = (decision.worker.url, endpoint.path, decision.pool.worker_key)
         prefix = self._prefixes.get(key)
         if prefix is None:
-            worker, pool = decision.worker, decision.pool
-            bearer = b"authorization: Bearer %b\r\n" % pool.worker_key.encode() if pool.worker_key else b""
-            prefix = self._prefixes[key] = b"%b %b%b HTTP/1.1\r\nhost: %b\r\n%baccept-encoding: identity\r\n" % (
-                endpoint.method,
-                worker.base_path.encode(),
-                endpoint.path,
-                worker.authority.encode(),
-                bearer,
-            )
+            prefix = self._prefixes[key] = _first_lines(decision, endpoint, b"")
         return prefix
 
     def tick(self) -> None:
@@ -191,6 +203,19 @@ class ServingState:
 
     def _count_dropped(self, count: int) -> None:
         self._cells.values[_DROPPED] += count
+
+
+def _first_lines(decision: Decision, endpoint: Endpoint, query: bytes) -> bytes:
+    worker, pool = decision.worker, decision.pool
+    bearer = b"authorization: Bearer %b\r\n" % pool.worker_key.encode() if pool.worker_key else b""
+    return b"%b %b%b%b HTTP/1.1\r\nhost: %b\r\n%baccept-encoding: identity\r\n" % (
+        endpoint.method,
+        worker.base_path.encode(),
+        endpoint.path,
+        query,
+        worker.authority.encode(),
+        bearer,
+    )
 
 
 def _header_text(text: str) -> bytes:

@@ -26,10 +26,21 @@ class UsageFilter:
     Only the bytes behind the last blank line are held back: an unfinished event, which nobody can act on yet.
     """
 
-    __slots__ = ("_choices", "_drops_line_feed", "_finish", "_finished", "_forced", "_held", "_released", "_waited")
+    __slots__ = (
+        "_choices",
+        "_drops_line_feed",
+        "_finish",
+        "_finished",
+        "_forced",
+        "_held",
+        "_released",
+        "_waited",
+        "fingerprint",
+    )
 
-    def __init__(self, choices: int = 1) -> None:
+    def __init__(self, choices: int = 1, fingerprint: str | None = None) -> None:
         self._choices = choices  # that a whole answer has
+        self.fingerprint = fingerprint  # what the worker puts on its last event: as told before, or as seen
         self._finished: set[int] = set()  # choices that have a finish reason
         self._finish = b""  # the event that finished the last one, until the next event has come
         self._waited = b""  # the same as it was at the last look for late ones
@@ -100,12 +111,16 @@ class UsageFilter:
         read, _ = read_event(data)
         if read.usage is not None and not read.choices and read.choices is not None and not self._forced:
             # Line ends in front belong to what came before: the LF of a CR LF that was cut, or a blank line too many.
+            self.fingerprint = read.system_fingerprint
             return _with_field(before, read.system_fingerprint) + event[: -len(event.lstrip(b"\r\n"))]
         self._forced = self._forced or (read.usage is not None and bool(read.choices))
         self._finished.update(choice.index for choice in read.choices or () if choice.finish_reason)
-        if len(self._finished) >= self._choices and event.endswith(b"}\n\n") and FINISHES in event:
-            self._finish = event
-            return before
+        if FINISHES in event and event.endswith(b"}\n\n"):
+            if len(self._finished) >= self._choices:
+                self._finish = event
+                return before
+            if not self._forced:  # each choice that ends has the field when usage is not asked for
+                event = _with_field(event, self.fingerprint)
         return before + event
 
 

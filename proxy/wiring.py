@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from proxy.config import Config, PoolConfig, WorkerConfig
 from proxy.worker_url import parse_worker_url
-from routing.topology import Key, Limits, Model, Pool, Topology, Worker, assemble
+from routing.topology import Following, Key, Limits, Model, Pool, Topology, Worker, assemble
 
 
 def build_topology(config: Config) -> Topology:
@@ -35,7 +35,15 @@ def build_topology(config: Config) -> Topology:
         )
         for index, key in enumerate(config.keys)
     )
-    return assemble(tuple(models), keys, overall)
+    return assemble(tuple(models), keys, overall, _following(config))
+
+
+def _following(config: Config) -> Following:
+    is_traced = config.tracing.otlp_endpoint is not None
+    return Following(
+        sample_ratio=config.tracing.sample_ratio if is_traced else None,
+        chain_header=config.chains.header,
+    )
 
 
 def _pool(pool: PoolConfig, index: int, model: str, workers: tuple[Worker, ...], config: Config, overall: Limits) -> Pool:

@@ -23,11 +23,11 @@ class ClosedForm:
     request_seconds: float  # once a request
     step_seconds: float  # every step: overheads
     weights_seconds: float  # every step: weights that all tokens read, and the head
-    copied_seconds: float  # every step, for each data-parallel rank in use but the first: its own copy of the weights
-    data_ranks: int
+    data_ranks: int  # each with sequences of its own; seconds are those of one, but for routed experts
     experts_seconds: float  # all routed experts read
     idle_expert_ratio: float  # chance that one token leaves an expert unread: 1 - chosen / count; 1 without experts
     token_seconds: float  # compute of one token
+    pooled_token_seconds: float  # compute of one token on the GPUs of all ranks: its routed experts; 0 with one rank
     decode_token_seconds: float  # the same with the head, which every decoding sequence needs
     exchange_seconds: float  # moving one token's activations between GPUs
     pair_seconds: float  # compute of a pair in a prefill, whatever the distance
@@ -46,14 +46,19 @@ class ClosedForm:
         ``running_context_tokens`` is the sum of the contexts of the sequences that decode meanwhile.
         """
         chunks = -(-uncached // self.chunk_tokens)
+        pooled = 0.0
+        read = self.experts_seconds * (1.0 - math.pow(self.idle_expert_ratio, uncached / chunks + running))
+        if self.data_ranks > 1:
+            pooled = (uncached + chunks * running) * self.pooled_token_seconds
+            shared = max(1.0, min(self.data_ranks, running))
+            running, running_context_tokens = running / shared, running_context_tokens / shared
         seen = cached + 0.5 * uncached
         attention = uncached * seen * self.pair_seconds
         if self.expansion_seconds:
             absorbed = uncached * seen * self.decode_pair_seconds
             attention = min(absorbed, attention + chunks * seen * self.expansion_seconds)
         decoding = running * self.decode_token_seconds + running_context_tokens * self.decode_pair_seconds
-        compute = uncached * self.token_seconds + attention + chunks * decoding
-        read = self.experts_seconds * (1.0 - math.pow(self.idle_expert_ratio, uncached / chunks + running))
+        compute = pooled + uncached * self.token_seconds + attention + chunks * decoding
         others = running * self.state_seconds + (running_context_tokens + seen) * self.context_seconds
         memory = chunks * (self.weights_seconds + read + others)
         if self.window_tokens:
@@ -63,55 +68,54 @@ class ClosedForm:
             kept = running_context_tokens if running_context_tokens < most else most  # noqa: FURB136
             compute += (uncached * reach + chunks * kept) * self.window_pair_seconds
             memory += chunks * (reach + kept) * self.window_seconds
-        if self.copied_seconds:
-            memory += chunks * (min(self.data_ranks, running + 1.0) - 1.0) * self.copied_seconds
         fixed = self.request_seconds + chunks * self.step_seconds + (uncached + chunks * running) * self.exchange_seconds
         return fixed + (compute if compute > memory else memory)  # noqa: FURB136
 
     def decode_seconds(self, running: float, running_context_tokens: float) -> float:
         """One step of ``running`` sequences (the request among them) whose contexts add up to ``running_context_tokens``."""
-        compute = running * self.decode_token_seconds + running_context_tokens * self.decode_pair_seconds
         read = self.experts_seconds * (1.0 - math.pow(self.idle_expert_ratio, running))
+        pooled = 0.0
+        if self.data_ranks > 1:
+            pooled = running * self.pooled_token_seconds
+            shared = max(1.0, min(self.data_ranks, running))
+            running, running_context_tokens = running / shared, running_context_tokens / shared
+        compute = pooled + running * self.decode_token_seconds + running_context_tokens * self.decode_pair_seconds
         memory = self.weights_seconds + read + running * self.state_seconds + running_context_tokens * self.context_seconds
         if self.window_tokens:
             kept = min(running_context_tokens, running * self.window_tokens)
             compute += kept * self.window_pair_seconds
             memory += kept * self.window_seconds
-        if self.copied_seconds:
-            memory += (min(self.data_ranks, running) - 1.0) * self.copied_seconds
         return self.step_seconds + running * self.exchange_seconds + max(compute, memory)
 
 
 def closed_form(deployment: Deployment, losses: Losses, *, chunk_tokens: int = 8192) -> ClosedForm:
     """The coefficients of one worker. ``chunk_tokens``: what its engine computes in one step at most."""
     rates = deployment.rates
-    bandwidth = rates.bytes_per_second * losses.memory_efficiency_ratio
-    gpus = rates.gpus * losses.compute_efficiency_ratio
-    attention_rate = gpus * rates.attention_flop_per_second
-    everything = [row for row in rates.attention if row.term.reach.tokens is None]
-    windowed = [row for row in rates.attention if row.term.reach.tokens is not None]
-    index_flop = sum(row.term.index_flop_per_pair for row in windowed)
-    index_bytes = sum((1.0 + row.copies) * row.term.index_bytes_per_token for row in windowed)
+    bandwidth = rates.rank_bytes_per_second * losses.memory_efficiency_ratio
+    gpus = rates.rank_gpus * losses.compute_efficiency_ratio
+    pooled_seconds = rates.expert_token_seconds if rates.data_ranks > 1 else 0.0
+    everything = [row for row in rates.attention if row.full_from < 0]
+    windowed = [row for row in rates.attention if row.full_from >= 0]
     experts_bytes = sum(experts.bytes for experts in rates.experts)
     one_token = expected(deployment, [Span(1, 1)], losses)
     return ClosedForm(
         request_seconds=losses.request_overhead_seconds,
         step_seconds=one_token.overhead_seconds,
         weights_seconds=(rates.step_bytes + rates.head_bytes) / bandwidth,
-        copied_seconds=rates.copied_bytes / bandwidth,
         data_ranks=rates.data_ranks,
-        experts_seconds=experts_bytes / bandwidth,
+        experts_seconds=experts_bytes / (rates.bytes_per_second * losses.memory_efficiency_ratio),
         idle_expert_ratio=sum(part.bytes * part.idle_ratio for part in rates.experts) / experts_bytes if experts_bytes else 1.0,
-        token_seconds=rates.token_seconds / gpus,
-        decode_token_seconds=(rates.token_seconds + rates.logit_seconds) / gpus,
+        token_seconds=(rates.token_seconds - pooled_seconds) / gpus,
+        pooled_token_seconds=pooled_seconds / (rates.gpus * losses.compute_efficiency_ratio),
+        decode_token_seconds=(rates.token_seconds - pooled_seconds + rates.logit_seconds) / gpus,
         exchange_seconds=one_token.exchange_seconds,
-        pair_seconds=(index_flop + sum(row.flop_per_pair for row in everything)) / attention_rate,
-        decode_pair_seconds=(index_flop + sum(_decode_flop(row) for row in everything)) / attention_rate,
-        expansion_seconds=sum(row.expansion_flop_per_token for row in everything) / attention_rate,
-        context_seconds=(index_bytes + _bytes_per_token(everything)) / bandwidth,
+        pair_seconds=sum(row.flop_per_pair / row.flop_per_second for row in everything) / gpus,
+        decode_pair_seconds=sum(_decode_flop(row) / row.flop_per_second for row in everything) / gpus,
+        expansion_seconds=sum(row.expansion_flop_per_token / row.flop_per_second for row in everything) / gpus,
+        context_seconds=_bytes_per_token(everything) / bandwidth,
         state_seconds=2 * rates.state_bytes / bandwidth,
         window_tokens=_mean_window(windowed),
-        window_pair_seconds=sum(_decode_flop(row) for row in windowed) / attention_rate,
+        window_pair_seconds=sum(_decode_flop(row) / row.flop_per_second for row in windowed) / gpus,
         window_seconds=_bytes_per_token(windowed) / bandwidth,
         chunk_tokens=chunk_tokens,
     )

@@ -12,19 +12,23 @@ from typing import NamedTuple
 
 from roofline.bound import Binds
 from roofline.deployment import Deployment
+from roofline.rates import Rates
 from roofline.work import Routing, Span, attended
 
 
 class Cost(NamedTuple):
-    """What some steps cost. Seconds are at full peaks, with compute and memory each on all GPUs that work at once."""
+    """What some steps cost. Seconds are at full peaks, on all GPUs that these sequences can use at once.
+
+    A sequence has the GPUs of one data-parallel rank to itself, and those of all ranks for routed experts.
+    """
 
     flop: float
     bytes: float
     compute_seconds: float
     memory_seconds: float
-    rank_memory_seconds: float  # with what several GPUs each read; at least memory_seconds
+    rank_memory_seconds: float  # with cache that several GPUs each read; at least memory_seconds
     layer_steps: float  # layers x steps
-    tokens: float
+    rank_tokens: float  # tokens computed by each data-parallel rank in use
 
     @property
     def seconds(self) -> float:
@@ -46,10 +50,43 @@ class Cost(NamedTuple):
 
 
 def cost(deployment: Deployment, spans: Sequence[Span], routing: Routing = Routing.UNIFORM) -> Cost:
-    """What the steps cost in which all these spans ran together. ``ValueError`` if their numbers of steps differ."""
+    """What the steps cost in which all these spans ran together. ``ValueError`` if their numbers of steps differ.
+
+    With data parallelism the seconds are those of the fullest rank: sequences alike are spread evenly, a lone one has one rank.
+    """
     rates = deployment.rates
+    flop, moved, copied, expert_bytes, compute_seconds, tokens = _sums(rates, spans, routing)
     steps = spans[0].steps
-    tokens = logits = sequences = scores = moved = copied = 0.0
+    if rates.data_ranks == 1:
+        rank_tokens = tokens
+        compute_seconds /= rates.gpus
+        own_seconds = moved / rates.bytes_per_second
+    else:
+        own = [span._replace(count=_of_fullest_rank(span.count, rates.data_ranks)) for span in spans]
+        _, own_bytes, copied, _, own_compute_seconds, rank_tokens = _sums(rates, own, routing)
+        own_compute_seconds -= rank_tokens * rates.expert_token_seconds
+        compute_seconds = own_compute_seconds / rates.rank_gpus + tokens * rates.expert_token_seconds / rates.gpus
+        own_seconds = own_bytes / rates.rank_bytes_per_second
+    memory_seconds = own_seconds + expert_bytes / rates.bytes_per_second
+    return Cost(
+        flop,
+        moved + expert_bytes,
+        compute_seconds,
+        memory_seconds,
+        memory_seconds + copied / rates.rank_bytes_per_second,
+        rates.layers * steps,
+        rank_tokens,
+    )
+
+
+def _of_fullest_rank(count: float, ranks: int) -> float:
+    return max(count / ranks, min(count, 1.0))
+
+
+def _sums(rates: Rates, spans: Sequence[Span], routing: Routing) -> tuple[float, float, float, float, float, float]:
+    """FLOP; bytes without routed experts, further copies of them, bytes of experts; compute seconds on one GPU; tokens."""
+    steps = spans[0].steps
+    tokens = logits = sequences = scores = attention_seconds = moved = copied = expert_bytes = 0.0
     for span in spans:
         past, new, count, span_steps, span_logits = span
         if span_steps != steps:
@@ -57,7 +94,8 @@ def cost(deployment: Deployment, spans: Sequence[Span], routing: Routing = Routi
         tokens += new * count
         logits += span_logits * count
         sequences += count
-        for term, is_plain, full_from, flop_per_pair, absorbed, expansion, bytes_per_token, copies in rates.attention:
+        for row in rates.attention:
+            term, is_plain, full_from, flop_per_pair, flop_per_second, absorbed, expansion, bytes_per_token, copies = row
             if is_plain and full_from < 0:  # what `attended` does, written out for what is met most
                 pairs = new * (past + 0.5 * (new + 1))
                 reads = steps * past + 0.5 * new * (steps - 1)
@@ -65,12 +103,13 @@ def cost(deployment: Deployment, spans: Sequence[Span], routing: Routing = Routi
                 if expansion:
                     flop = min(count * pairs * absorbed, flop + count * reads * expansion)
                 cached = count * (reads + new) * bytes_per_token
-            elif is_plain and past >= full_from:
+            elif is_plain and not expansion and past >= full_from:
                 flop = count * new * (full_from + 1) * flop_per_pair
                 cached = count * (steps * full_from + new) * bytes_per_token
             else:
                 flop, cached = attended(term, span)
             scores += flop
+            attention_seconds += flop / flop_per_second
             moved += cached
             copied += copies * cached
     if rates.state_bytes:
@@ -78,15 +117,12 @@ def cost(deployment: Deployment, spans: Sequence[Span], routing: Routing = Routi
     moved += rates.step_bytes * steps + rates.head_bytes * min(steps, logits)
     for experts in rates.experts:
         distinct = experts.fewest_ratio if routing is Routing.FEWEST else 1.0 - math.pow(experts.idle_ratio, tokens / steps)
-        moved += experts.bytes * distinct * steps
-    if rates.copied_bytes:
-        copied += (min(rates.data_ranks, max(1.0, sequences)) - 1.0) * rates.copied_bytes * steps
-    return Cost(
+        expert_bytes += experts.bytes * distinct * steps
+    return (
         scores + tokens * rates.token_flop + logits * rates.logit_flop,
         moved,
-        (tokens * rates.token_seconds + logits * rates.logit_seconds + scores / rates.attention_flop_per_second) / rates.gpus,
-        moved / rates.bytes_per_second,
-        (moved + copied) / rates.bytes_per_second,
-        rates.layers * steps,
+        copied,
+        expert_bytes,
+        tokens * rates.token_seconds + logits * rates.logit_seconds + attention_seconds,
         tokens,
     )

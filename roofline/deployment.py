@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from roofline.gpu import Gpu
 from roofline.kv_cache import KvWidth, kv_width
-from roofline.precision import Width
+from roofline.precision import Precision, Width
 from roofline.quantization import WeightScheme
 from roofline.rates import Rates
-from roofline.reach import Reach
+from roofline.reach import EVERYTHING, Reach
 from roofline.shape import (
-    RECURRENT_STATE_BYTES,
     Attention,
     Experts,
     LatentAttention,
@@ -104,7 +104,7 @@ class Deployment:
         for group in self.shape.groups:
             if isinstance(group.mixer, Attention | LatentAttention):
                 layers[group.mixer] += len(group.layers)
-        return tuple(self._attention_term(mixer, count) for mixer, count in layers.items())
+        return tuple(term for mixer, count in layers.items() for term in self._attention(mixer, count))
 
     @cached_property
     def recurrence_flop_per_token(self) -> float:
@@ -113,12 +113,13 @@ class Deployment:
 
     @cached_property
     def state_bytes(self) -> float:
-        """State of one sequence in linear-attention and Mamba layers, which does not grow."""
-        native = self.shape.native.bytes_each
-        return sum(
-            layers * (mixer.state_elements * RECURRENT_STATE_BYTES + mixer.convolution_elements * native)
-            for layers, mixer in self._recurrences
-        )
+        """What a step reads (and writes) of one sequence's state in linear-attention and Mamba layers; it does not grow.
+
+        In the model's own format, to which vLLM's "auto" resolves: with a state in fp32 (`roofline.kv_cache` makes room for
+        that) a step is slower, never faster.
+        """
+        elements = sum(layers * (mixer.state_elements + mixer.convolution_elements) for layers, mixer in self._recurrences)
+        return elements * self.shape.native.bytes_each
 
     @cached_property
     def weight_bytes(self) -> float:
@@ -128,12 +129,7 @@ class Deployment:
     @cached_property
     def kv_bytes_per_token(self) -> float:
         """Cache of one more token of a short sequence, all layers; layers with a window stop growing at it."""
-        return sum(term.bytes_per_token + term.index_bytes_per_token for term in self.attention_terms)
-
-    @cached_property
-    def attention_flop_per_second(self) -> float:
-        """Peak of one GPU for scores and weighted sums, in the format of the cache."""
-        return self.gpu.peak(self.kv.math(self.shape.native.math))
+        return sum(term.bytes_per_token for term in self.attention_terms)
 
     @cached_property
     def exchange_seconds_per_token(self) -> float:
@@ -143,15 +139,15 @@ class Deployment:
 
     @cached_property
     def exchanged_bytes_per_token(self) -> float:
-        """What passes through every GPU's link, in one direction, for one token of a step; see `roofline.expected`."""
+        """What passes through every GPU's link, in one direction, for one token that its data-parallel rank computes."""
         sharing, shape = self.parallelism, self.shape
         activation = shape.hidden_size * shape.native.bytes_each
         parts = sum(len(group.layers) * ((group.mixer is not None) + _has_feed_forward(group)) for group in shape.groups)
-        moved = parts * 2 * (sharing.tensor - 1) / sharing.tensor * activation / sharing.data
+        moved = parts * 2 * (sharing.tensor - 1) / sharing.tensor * activation
         if sharing.expert and sharing.data > 1:
             others = (sharing.at_once - 1) / sharing.at_once
             routed = sum(len(group.layers) * group.experts.chosen for group in shape.groups if group.experts is not None)
-            moved += 2 * routed * others * activation / sharing.at_once
+            moved += 2 * routed * others * activation / sharing.tensor
         return moved
 
     @cached_property
@@ -193,33 +189,44 @@ class Deployment:
             experts=experts,
         )
 
-    def _attention_term(self, mixer: Attention | LatentAttention, layers: int) -> AttentionTerm:
-        speed = self.attention_flop_per_second
+    def _attention(self, mixer: Attention | LatentAttention, layers: int) -> Iterator[AttentionTerm]:
+        speed = self.gpu.peak(self.kv.math(self.shape.native.math))
         if isinstance(mixer, Attention):
-            return AttentionTerm(
+            yield AttentionTerm(
+                name="attention scores" if mixer.window_tokens is None else "attention scores, windowed",
                 layers=layers,
                 reach=Reach(mixer.window_tokens, mixer.is_chunked),
                 flop_per_pair=layers * mixer.flop_per_pair,
                 absorbed_flop_per_pair=None,
                 expansion_flop_per_token=0.0,
                 bytes_per_token=layers * self.kv.bytes_per_token(mixer),
-                index_flop_per_pair=0.0,
-                index_bytes_per_token=0.0,
                 kv_heads=mixer.kv_heads,
                 flop_per_second=speed,
             )
-        return AttentionTerm(
+            return
+        yield AttentionTerm(
+            name="attention scores",
             layers=layers,
             reach=Reach(mixer.index_top_tokens),
             flop_per_pair=layers * mixer.expanded_flop_per_pair,
             absorbed_flop_per_pair=layers * mixer.absorbed_flop_per_pair,
             expansion_flop_per_token=layers * mixer.expansion_flop_per_token,
             bytes_per_token=layers * self.kv.bytes_per_token(mixer),
-            index_flop_per_pair=layers * mixer.index_flop_per_pair,
-            index_bytes_per_token=layers * self.kv.index_bytes_per_token(mixer),
             kv_heads=1,
             flop_per_second=speed,
         )
+        if mixer.index_heads:  # sparse attention scores every token, in fp8, before it attends to some
+            yield AttentionTerm(
+                name="index scores",
+                layers=layers,
+                reach=EVERYTHING,
+                flop_per_pair=layers * mixer.index_flop_per_pair,
+                absorbed_flop_per_pair=None,
+                expansion_flop_per_token=0.0,
+                bytes_per_token=layers * self.kv.index_bytes_per_token(mixer),
+                kv_heads=1,
+                flop_per_second=self.gpu.peak(Precision.FP8),
+            )
 
 
 def _has_feed_forward(group: LayerGroup) -> bool:

@@ -98,9 +98,9 @@ def expected_of(deployment: Deployment, done: Cost, losses: Losses) -> Expected:
     """
     per_layer = losses.layer_overhead_seconds
     exchanged = 0.0
-    if deployment.rates.gpus > 1:
+    if deployment.rates.exchanges:
         per_layer += losses.parallel_layer_overhead_seconds
-        exchanged = exchange_seconds(deployment, done.tokens)
+        exchanged = exchange_seconds(deployment, done.rank_tokens)
     return Expected(
         max(
             done.compute_seconds / losses.compute_efficiency_ratio,
@@ -112,7 +112,7 @@ def expected_of(deployment: Deployment, done: Cost, losses: Losses) -> Expected:
 
 
 def exchange_seconds(deployment: Deployment, tokens: float) -> float:
-    """Moving activations of ``tokens`` tokens between GPUs, at the full rate of one direction of the link.
+    """Moving activations of ``tokens`` tokens of one data-parallel rank, at the full rate of one direction of the link.
 
     Tensor parallelism: a ring all-reduce after each mixer and each feed-forward part, which moves 2 (n-1)/n of the activations
     through every GPU's link. Experts spread over data-parallel ranks: chosen x (n-1)/n of the activations out and back, split

@@ -27,6 +27,8 @@ _FALLBACKS: Mapping[Precision, tuple[Precision, ...]] = {
     Precision.FP32: (),
 }
 
+_NARROW = frozenset({Precision.FP4, Precision.FP8, Precision.INT8})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
@@ -53,14 +55,18 @@ class Gpu:
     note: str = ""
 
     def math(self, wanted: Precision) -> Precision:
-        """The format in which this GPU multiplies operands meant for ``wanted``: that one, or the nearest wider it has.
+        """The fastest format in which this GPU can multiply operands stored as ``wanted``: that one, or a wider one.
 
+        Operands can always be widened, which pays where the narrow path is missing or slow (int8 on V100 and B300).
         ``ValueError`` if it has none at all.
         """
-        for precision in (wanted, *_FALLBACKS[wanted]):
-            if precision in self.dense_flop_per_second:
-                return precision
-        raise ValueError(f"no peak is known for {self.id} at {wanted} or any format that could stand in for it")
+        own = self.dense_flop_per_second.get(wanted, 0.0)
+        wider = next((precision for precision in _FALLBACKS[wanted] if precision in self.dense_flop_per_second), None)
+        if own and not (wanted in _NARROW and wider is not None and self.dense_flop_per_second[wider] > own):
+            return wanted
+        if wider is None:
+            raise ValueError(f"no peak is known for the GPU {self.id} at {wanted} or any format that could stand in for it")
+        return wider
 
     def peak(self, wanted: Precision) -> float:
         """FLOP per second at which operands meant for ``wanted`` are multiplied at most; see `math`."""

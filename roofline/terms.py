@@ -24,15 +24,14 @@ class WeightTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTerm:
-    """Attention of all layers that are alike: work per pair and bytes per cached token."""
+    """Attention of all layers that are alike, or the index scores of sparse ones: work per pair and bytes per cached token."""
 
+    name: str
     layers: int
     reach: Reach
     flop_per_pair: float  # all layers; expanded, where there is a choice
     absorbed_flop_per_pair: float | None  # MLA: the other way to compute the same
     expansion_flop_per_token: float  # MLA, expanded: per past token
     bytes_per_token: float  # all layers
-    index_flop_per_pair: float  # sparse attention: every past token is scored
-    index_bytes_per_token: float
     kv_heads: int  # on how many GPUs the cache can be split; 1 for MLA: every rank keeps all of it
     flop_per_second: float

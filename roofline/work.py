@@ -13,7 +13,6 @@ from enum import Enum
 from typing import NamedTuple
 
 from roofline.deployment import Deployment
-from roofline.reach import EVERYTHING
 from roofline.shape import WeightKind
 from roofline.terms import AttentionTerm, WeightTerm
 
@@ -121,16 +120,12 @@ def attended(term: AttentionTerm, span: Span) -> tuple[float, float]:
     moved = (reads + new) * term.bytes_per_token
     if term.absorbed_flop_per_pair is not None:  # two ways to compute the same: the cheaper one
         scores = min(pairs * term.absorbed_flop_per_pair, scores + reads * term.expansion_flop_per_token)
-    if term.index_flop_per_pair:  # sparse attention scores every token before it attends to some
-        scores += EVERYTHING.pairs(past, new) * term.index_flop_per_pair
-        moved += (EVERYTHING.reads(past, new, steps) + new) * term.index_bytes_per_token
     return count * scores, count * moved
 
 
 def _attend(term: AttentionTerm, spans: Sequence[Span]) -> Operator:
     parts = [attended(term, span) for span in spans]
-    name = "attention scores" if term.reach.tokens is None else "attention scores, windowed"
-    return Operator(name, sum(flop for flop, _ in parts), sum(moved for _, moved in parts), term.flop_per_second)
+    return Operator(term.name, sum(flop for flop, _ in parts), sum(moved for _, moved in parts), term.flop_per_second)
 
 
 def _recur(deployment: Deployment, spans: Sequence[Span], tokens: float) -> Operator:

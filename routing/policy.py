@@ -35,6 +35,7 @@ class Reason(StrEnum):
     ONLY_WORKER = "only_worker"  # nothing to choose from
     TURN = "turn"
     LEAST_LOAD = "least_load"
+    OWNER = "owner"  # it keeps the answer that this request goes on from
     RETRY = "retry"  # another worker had failed before it sent anything
 
 

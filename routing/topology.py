@@ -81,6 +81,14 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """How requests are followed beyond their own record."""
+
+    sample_ratio: float | None = None  # share of the traces that begin here which are sampled, 0 to 1; None: no tracing
+    chain_header: str | None = None  # lower case; requests with equal values of it belong to one call chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """Everything a serving process routes by. The flat tuples are in index order."""
 
@@ -89,6 +97,7 @@ class Topology:
     workers: tuple[Worker, ...]
     keys: tuple[Key, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    following: Following = field(default_factory=Following)
 
     @property
     def routes(self) -> tuple[tuple[str, str], ...]:
@@ -100,8 +109,8 @@ class Topology:
         )
 
 
-def assemble(models: tuple[Model, ...], keys: tuple[Key, ...], limits: Limits) -> Topology:
+def assemble(models: tuple[Model, ...], keys: tuple[Key, ...], limits: Limits, following: Following | None = None) -> Topology:
     """The topology of these models, whose pools and workers carry indices from 0 in the order in which they come."""
     pools = tuple(pool for model in models for pool in model.pools)
     workers = tuple(worker for pool in pools for worker in pool.workers)
-    return Topology(models=models, pools=pools, workers=workers, keys=keys, limits=limits)
+    return Topology(models=models, pools=pools, workers=workers, keys=keys, limits=limits, following=following or Following())

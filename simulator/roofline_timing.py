@@ -53,15 +53,17 @@ class _Attention(NamedTuple):
     is_plain: bool  # reaches everything, and there is one way to compute it
     held: float  # copies of the cache that GPUs read
     flop_per_pair: float
+    flop_per_second: float  # one GPU
     bytes_per_token: float
 
     def attended(self, part: Part) -> tuple[float, float]:
-        """FLOP and bytes, all copies."""
+        """Seconds of one GPU at its peak, and bytes, all copies."""
         past, new, logits = part
         if self.is_plain:  # what most layers of most models do, written out
-            return new * (past + 0.5 * (new + 1)) * self.flop_per_pair, (past + new) * self.bytes_per_token * self.held
+            flop = new * (past + 0.5 * (new + 1)) * self.flop_per_pair
+            return flop / self.flop_per_second, (past + new) * self.bytes_per_token * self.held
         flop, moved = attended(self.term, Span(past, new, logits=logits))
-        return flop, moved * self.held
+        return flop / self.flop_per_second, moved * self.held
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,10 @@ class RooflineTimer:
     """
 
     def __init__(self, deployment: Deployment, losses: Losses = DEFAULT_LOSSES["vllm"], scale: Scale | None = None) -> None:
+        if deployment.parallelism.data > 1:
+            raise ValueError(
+                f"each data-parallel rank has an engine of its own: give a deployment of one rank, not {deployment!r}"
+            )
         scale = scale or Scale()
         rates = deployment.rates
         self.deployment = deployment
@@ -92,7 +98,7 @@ class RooflineTimer:
         self._memory = scale.memory_factor / (losses.memory_efficiency_ratio * rates.bytes_per_second)  # seconds per byte
         per_layer = losses.layer_overhead_seconds
         self._exchange = 0.0  # seconds per token
-        if deployment.parallelism.at_once > 1:
+        if rates.exchanges:
             per_layer += losses.parallel_layer_overhead_seconds
             self._exchange = deployment.exchange_seconds_per_token * scale.exchange_factor
         self._overhead_seconds = rates.layers * per_layer * scale.overhead_factor
@@ -112,22 +118,20 @@ class RooflineTimer:
         """Compute or memory, whichever is slower, then overheads, then what GPUs exchange."""
         rates, parts, decoding = self._rates, work.parts, work.decoding
         tokens = logits = 0  # of the parts
-        scores = 0.0
+        attention_seconds = 0.0
         moved = rates.step_bytes + 2.0 * len(parts) * rates.state_bytes
         for part in parts:
             tokens += part.new
             logits += part.logits
             for attention in self._attention:
-                flop, cached = attention.attended(part)
-                scores += flop
+                seconds, cached = attention.attended(part)
+                attention_seconds += seconds
                 moved += cached
         if logits or decoding:
             moved += rates.head_bytes
         for experts in rates.experts:
             moved += experts.bytes * (1.0 - power(experts.idle_ratio, tokens + decoding))
-        if rates.copied_bytes:
-            moved += (min(rates.data_ranks, decoding + len(parts)) - 1) * rates.copied_bytes
-        compute = tokens * rates.token_seconds + logits * rates.logit_seconds + scores / rates.attention_flop_per_second
+        compute = tokens * rates.token_seconds + logits * rates.logit_seconds + attention_seconds
         compute, memory = compute * self._compute, moved * self._memory
         if decoding:
             by_compute, by_memory, context = self._decode_compute, self._decode_memory, work.context_tokens
@@ -146,8 +150,6 @@ class RooflineTimer:
         moved = rates.step_bytes + rates.head_bytes
         for experts in rates.experts:
             moved += experts.bytes * (1.0 - power(experts.idle_ratio, count))
-        if rates.copied_bytes:
-            moved += (min(rates.data_ranks, count) - 1) * rates.copied_bytes
         compute_base = count * by_compute.sequence_seconds
         memory_base = moved * self._memory + count * by_memory.sequence_seconds
         compute_each, memory_each = by_compute.context_seconds_per_token, by_memory.context_seconds_per_token
@@ -169,18 +171,15 @@ class RooflineTimer:
 
     def _decode_rates(self) -> tuple[_DecodeRates, _DecodeRates]:
         """What a decoding sequence, each token before it, and each such token within a window add to compute and memory."""
-        rates, peak = self._rates, self._rates.attention_flop_per_second
+        rates = self._rates
         sequence_seconds, sequence_bytes = rates.token_seconds + rates.logit_seconds, 2.0 * rates.state_bytes
         context_seconds = context_bytes = 0.0
         window_seconds, window_bytes = [0.0] * len(self.windows), [0.0] * len(self.windows)
         for term, _, held, *_ in self._attention:
             # Behind one token or more the latent itself is cheaper to attend to than expanding it.
-            pair = (term.absorbed_flop_per_pair or term.flop_per_pair) / peak
-            index = term.index_flop_per_pair / peak
-            sequence_seconds += pair + index
-            sequence_bytes += (term.bytes_per_token + term.index_bytes_per_token) * held
-            context_seconds += index
-            context_bytes += term.index_bytes_per_token * held
+            pair = (term.absorbed_flop_per_pair or term.flop_per_pair) / term.flop_per_second
+            sequence_seconds += pair
+            sequence_bytes += term.bytes_per_token * held
             window = _window(term)
             if window is None:
                 context_seconds += pair
@@ -199,8 +198,8 @@ class RooflineTimer:
 
 
 def _attention(term: AttentionTerm, copies: float) -> _Attention:
-    is_plain = term.reach.tokens is None and term.absorbed_flop_per_pair is None and not term.index_flop_per_pair
-    return _Attention(term, is_plain, 1.0 + copies, term.flop_per_pair, term.bytes_per_token)
+    is_plain = term.reach.tokens is None and term.absorbed_flop_per_pair is None
+    return _Attention(term, is_plain, 1.0 + copies, term.flop_per_pair, term.flop_per_second, term.bytes_per_token)
 
 
 def _window(term: AttentionTerm) -> Window | None:

@@ -70,10 +70,12 @@ SCOPE_LABELS: dict[Scope, tuple[str, ...]] = {
     Scope.WORKER: ("model", "pool", "worker"),
     Scope.KEY: ("key",),
 }
+_TIMED = ("chat", "completions", "responses", "messages", "embeddings")  # each costs a histogram per pool
+
 # A key is a label's name, or `family.label` where a family has a set of its own under that name.
 LABELS: dict[str, tuple[str, ...]] = {
-    "endpoint": ("chat", "completions", "models", "other"),
-    "ridgeline_e2e_seconds.endpoint": ("chat", "completions"),  # the endpoints that reach a pool
+    "endpoint": (*_TIMED, "rerank", "audio", "tokenize", "response_lookup", "models", "other"),
+    "ridgeline_e2e_seconds.endpoint": _TIMED,
     "outcome": tuple(value.value for value in Outcome),
     "phase": tuple(value.value for value in Phase),
     "ridgeline_rejections_total.reason": tuple(value.value for value in Rejection),
@@ -216,7 +218,11 @@ CATALOG: tuple[Family, ...] = (
     _counter("client_gone_total", Scope.ROUTE, "Requests whose client left, by where the request was then.", "phase"),
     _counter("no_token_total", Scope.ROUTE, "Streamed requests without a first token, by cause.", "reason"),
     # Tokens and choices, per pool
-    _counter("prompt_tokens_total", Scope.POOL, "Prompt tokens, as workers reported them."),
+    _counter(
+        "prompt_tokens_total",
+        Scope.POOL,
+        "Prompt tokens, as workers reported them or estimated for streams that ended before they did.",
+    ),
     _counter(
         "completion_tokens_total", Scope.POOL, "Completion tokens, as workers reported them or counted where they did not."
     ),
@@ -270,6 +276,13 @@ CATALOG: tuple[Family, ...] = (
     # The gateway itself
     _counter("parse_errors_total", Scope.PROCESS, "Parts of workers' answers that could not be read and were passed on as is."),
     _counter("records_dropped_total", Scope.PROCESS, "Request records lost because the control process was away or behind."),
+    _counter("spans_sent_total", Scope.PROCESS, "Spans that the OTLP receiver took.", writer=Writer.CONTROL),
+    _counter(
+        "spans_dropped_total",
+        Scope.PROCESS,
+        "Spans lost because the OTLP receiver was away, slow or refused them.",
+        writer=Writer.CONTROL,
+    ),
     _counter(
         "reloads_total",
         Scope.PROCESS,

@@ -5,12 +5,14 @@ Covers chat completions and completions, streamed and not. Everything that is no
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
 
+from telemetry.json_text import readable_json
+
 _MAX_TOKENS = 2**40  # more than any context; larger figures are faults
+_MAX_SECONDS = 1e6  # longer than any request
 _NOTHING = msgspec.Raw(b"")
 
 
@@ -22,6 +24,15 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     has_details: bool = False  # prompt_tokens_details was there, so the worker does report hits
+
+
+class WorkerTimes(msgspec.Struct, frozen=True, gc=False):
+    """What the worker's own clocks say about one request, in seconds; ``None`` for what it did not say or said wrongly."""
+
+    ttft_seconds: float | None = None  # scheduled -> first token; the time in its queue is not in it
+    queue_seconds: float | None = None
+    generation_seconds: float | None = None  # first token -> last token
+    itl_seconds: float | None = None  # mean gap between tokens
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -66,11 +77,15 @@ class Choice(msgspec.Struct, gc=False):
         return bool(self.text) if carried is None else carried.has_token
 
 
-class _PromptDetails(msgspec.Struct, gc=False):
+class PromptDetails(msgspec.Struct, gc=False):
+    """What is said of a prompt beside its length."""
+
     cached_tokens: int | None = None
 
 
-class _CompletionDetails(msgspec.Struct, gc=False):
+class CompletionDetails(msgspec.Struct, gc=False):
+    """What is said of a completion beside its length."""
+
     reasoning_tokens: int | None = None
 
 
@@ -79,8 +94,8 @@ class ReportedUsage(msgspec.Struct, gc=False):
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
 
     def checked(self) -> tuple[Usage, int]:
         """The figures that are possible, and how many were not: below 0, absurd, or more cached than prompted."""
@@ -108,6 +123,7 @@ class Event(msgspec.Struct, gc=False):
     error: msgspec.Raw = _NOTHING
     object: str | None = None
     system_fingerprint: str | None = None
+    metrics: msgspec.Raw = _NOTHING  # the worker's own times; `read_times` reads them
 
     @property
     def is_error(self) -> bool:
@@ -123,9 +139,9 @@ def _is_filled(raw: msgspec.Raw) -> bool:
     return len(raw) > 2 and bytes(raw) != b"null"
 
 
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _decode = msgspec.json.Decoder(Event).decode
 _decode_anything = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 
 
 def read_event(data: bytes | memoryview) -> tuple[Event, int]:
@@ -140,8 +156,7 @@ def read_event(data: bytes | memoryview) -> tuple[Event, int]:
     except RecursionError:
         return Event(), 1
     except msgspec.DecodeError:
-        # Half a surrogate pair is JSON to most parsers and not to this one. Which character it is does not matter here.
-        readable = _SURROGATE.sub(rb"\\ufffd", data)
+        readable = readable_json(data)  # without what is JSON to most parsers and not to this one
         return read_event(readable) if readable != data else (Event(), 1)
 
 
@@ -149,8 +164,11 @@ def _read_loosely(data: bytes | memoryview) -> tuple[Event, int]:
     """The same for an object in which some field has a type nobody agreed on: keep what is sound, count the rest."""
     try:
         given = _decode_anything(data)
-    except (msgspec.DecodeError, RecursionError):
+    except RecursionError:
         return Event(), 1
+    except msgspec.DecodeError:
+        readable = readable_json(data)
+        return _read_loosely(readable) if readable != data else (Event(), 1)
     if not isinstance(given, dict):
         return Event(), 1
     faults = 0
@@ -169,6 +187,8 @@ def _read_loosely(data: bytes | memoryview) -> tuple[Event, int]:
         faults += usage is not None
     if given.get("error") is not None:
         event.error = msgspec.Raw(b"{}")
+    if isinstance(given.get("metrics"), dict):
+        event.metrics = msgspec.Raw(_encode(given["metrics"]))
     return event, max(1, faults)
 
 
@@ -198,27 +218,58 @@ def _loose_delta(delta: dict[str, Any]) -> Delta:
     )
 
 
-def _loose_usage(usage: dict[str, Any]) -> tuple[ReportedUsage, int]:
-    faults = 0
+class Counts:
+    """Whole numbers out of an object whose fields may have any type; what is no number is counted in `faults`."""
 
-    def count(holder: dict[str, Any], name: str) -> int | None:
-        nonlocal faults
+    def __init__(self) -> None:
+        self.faults = 0
+
+    def count(self, holder: dict[str, Any], name: str) -> int | None:
+        """The number of this name; ``None`` when it is absent, null or of another type."""
         value = holder.get(name)
         if value is None or type(value) is int:
             return value
-        faults += 1
+        self.faults += 1
         return None
+
+
+def _loose_usage(usage: dict[str, Any]) -> tuple[ReportedUsage, int]:
+    counts = Counts()
+    count = counts.count
 
     prompt_details = usage.get("prompt_tokens_details")
     completion_details = usage.get("completion_tokens_details")
     for details in (prompt_details, completion_details):
-        faults += details is not None and not isinstance(details, dict)
-    return (
-        ReportedUsage(
-            count(usage, "prompt_tokens"),
-            count(usage, "completion_tokens"),
-            _PromptDetails(count(prompt_details, "cached_tokens")) if isinstance(prompt_details, dict) else None,
-            _CompletionDetails(count(completion_details, "reasoning_tokens")) if isinstance(completion_details, dict) else None,
-        ),
-        faults,
+        counts.faults += details is not None and not isinstance(details, dict)
+    reported = ReportedUsage(
+        count(usage, "prompt_tokens"),
+        count(usage, "completion_tokens"),
+        PromptDetails(count(prompt_details, "cached_tokens")) if isinstance(prompt_details, dict) else None,
+        CompletionDetails(count(completion_details, "reasoning_tokens")) if isinstance(completion_details, dict) else None,
     )
+    return reported, counts.faults
+
+
+def read_times(raw: msgspec.Raw | bytes) -> tuple[WorkerTimes | None, int]:
+    """Read the ``metrics`` object of an answer, in milliseconds there; with it the number of figures that cannot be.
+
+    ``None`` when there is none: it is null for several choices, and the worker has to be told to send it.
+    """
+    if not raw or bytes(raw) == b"null":
+        return None, 0
+    try:
+        given = _decode_anything(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None, 1
+    if not isinstance(given, dict):
+        return None, 1
+    found: list[float | None] = []
+    faults = 0
+    for name in ("time_to_first_token_ms", "queue_time_ms", "generation_time_ms", "mean_itl_ms"):
+        value = given.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX_SECONDS * 1000:
+            found.append(value / 1000)
+        else:
+            faults += value is not None
+            found.append(None)
+    return WorkerTimes(*found), faults

@@ -14,6 +14,7 @@ from math import inf, isnan
 from routing.topology import Topology
 from telemetry import catalog
 from telemetry.catalog import CATALOG, SCOPE_LABELS, Family, Kind, Scope
+from telemetry.exemplars import FAMILIES, Exemplar, Exemplars
 from telemetry.layout import Layout, cells_per_block, cells_per_combination, combinations, offset
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,20 +34,29 @@ class Writer:
     def __init__(self, topology: Topology, layout: Layout, *, version: str) -> None:
         self._blocks = {scope: layout.blocks(scope) for scope in Scope}
         self._labels = _block_labels(topology)
+        self._pools = [(pool.model, pool.name) for pool in topology.pools]
         self._frames = {family.name: _frames(family) for family in CATALOG}
         self._version = version
 
-    def write(self, arrays: Sequence[Array | None], control: Array | None, *, openmetrics: bool = False) -> Iterator[bytes]:
+    def write(
+        self,
+        arrays: Sequence[Array | None],
+        control: Array | None,
+        *,
+        openmetrics: bool = False,
+        exemplars: Exemplars | None = None,
+    ) -> Iterator[bytes]:
         """The whole text in pieces of about a millisecond each; let the event loop run between two of them.
 
         `arrays` are those of the serving processes by slot, ``None`` for one that is not there; `control` is that of the
         control process. Figures are read when their piece is made, so two families may be some milliseconds apart; one
-        histogram is always consistent in itself.
+        histogram is always consistent in itself. `exemplars` stand in OpenMetrics only; plain text has no place for them.
         """
         present = [(str(slot), array) for slot, array in enumerate(arrays) if array is not None]
         for family in CATALOG:
             yield _head(family, openmetrics=openmetrics)
-            yield from filter(None, self._pieces(family, present, control))
+            marks = exemplars if openmetrics and family.name in FAMILIES else None
+            yield from filter(None, self._pieces(family, present, control, marks))
         if openmetrics:
             yield b"# EOF\n"
 
@@ -54,13 +64,15 @@ class Writer:
         """The same in one piece."""
         return b"".join(self.write(arrays, control, openmetrics=openmetrics))
 
-    def _pieces(self, family: Family, present: list[tuple[str, Array]], control: Array | None) -> Iterator[bytes]:
+    def _pieces(
+        self, family: Family, present: list[tuple[str, Array]], control: Array | None, exemplars: Exemplars | None
+    ) -> Iterator[bytes]:
         if family.writer is catalog.Writer.EXPOSITION:
             yield f"{family.name}{{{_labels(version=self._version)}}} 1\n".encode()
             return
         if family.is_per_process:
             for slot, array in present:
-                yield self._lines(family, range(1), [_labels(process=slot)], [array])
+                yield "".join(self._lines(family, range(1), [_labels(process=slot)], [array])).encode()
             return
         sources = [array for _, array in present]
         if family.writer is catalog.Writer.CONTROL:
@@ -68,9 +80,22 @@ class Writer:
         blocks, labels = self._blocks[family.scope], self._labels[family.scope]
         step = max(1, _PIECE_LINES // len(self._frames[family.name]))
         for first in range(0, len(blocks), step):
-            yield self._lines(family, blocks[first : first + step], labels[first : first + step], sources)
+            some, names = blocks[first : first + step], labels[first : first + step]
+            lines = self._lines(family, some, names, sources)
+            if exemplars is not None:
+                self._mark(lines, family, self._pools[first : first + step], exemplars)
+            yield "".join(lines).encode()
 
-    def _lines(self, family: Family, blocks: range, labels: list[str], sources: list[Array]) -> bytes:
+    def _mark(self, lines: list[str], family: Family, pools: list[tuple[str, str]], exemplars: Exemplars) -> None:
+        """Put exemplars behind the buckets that have one. A histogram is a line for each bucket, its sum and its count."""
+        per_combination = cells_per_combination(family) + 1
+        for number, (model, pool) in enumerate(pools):
+            first = number * len(self._frames[family.name])
+            for (combination, bucket), exemplar in exemplars.of(family.name, model, pool).items():
+                line = first + combination * per_combination + bucket
+                lines[line] = f"{lines[line][:-1]}{_exemplar(exemplar)}\n"
+
+    def _lines(self, family: Family, blocks: range, labels: list[str], sources: list[Array]) -> list[str]:
         frames = self._frames[family.name]
         first, width = offset(family.name), cells_per_block(family)
         is_histogram, is_gauge = family.kind is Kind.HISTOGRAM, family.kind is Kind.GAUGE
@@ -84,7 +109,7 @@ class Writer:
                 for (before, behind), value in zip(frames, values, strict=True)
                 if not (is_gauge and isnan(value))
             ]
-        return "".join(lines).encode()
+        return lines
 
 
 def content_type(accept: str | None) -> tuple[bool, str]:
@@ -116,6 +141,10 @@ def bound_text(bound: float) -> str:
         return text
     digits = f"{text[0]}.{text[1:point]}{text[point + 1 :]}".rstrip("0").rstrip(".")
     return f"{digits}e+{point - 1:02d}"
+
+
+def _exemplar(exemplar: Exemplar) -> str:
+    return f' # {{trace_id="{exemplar.trace_id}"}} {_number(exemplar.value)} {exemplar.unix_seconds:.3f}'
 
 
 def _rank(text: str) -> float:

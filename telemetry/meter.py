@@ -1,8 +1,8 @@
 """Figures of one answer, from its bytes and the instants at which they arrived.
 
 A meter belongs to one attempt of one request and nobody else sees it. Sans-IO and without a clock: `feed` takes bytes of the
-body with the arrival of each piece, at once or later in a batch; `finish` gives back what was measured. Two meters with the
-same methods serve streams and plain answers.
+body with the arrival of each piece, at once or later in a batch; `finish` gives back what was measured. Meters with the same
+methods, this one and those of `telemetry.plain_meter`, serve streams and plain answers.
 """
 
 from __future__ import annotations
@@ -13,71 +13,39 @@ from collections.abc import Sequence
 
 import msgspec
 
-from telemetry.events import Event, ReportedUsage, Usage, read_event
+from telemetry.dialects import CHAT, Dialect
+from telemetry.events import Choice, Event, ReportedUsage, read_times
+from telemetry.measurements import Measurements
 from telemetry.sse import CR, LF, SseReader, event_data
-
-MAX_PLAIN_BYTES = 8 * 1024 * 1024
-"""Plain answers larger than this are passed on unread: no usage is known of them."""
+from telemetry.typed_events import TypedEvent
 
 _NEVER = b"\0"
 _STRING_END = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL).match
-_ENDED_BY_WORKER = frozenset({"abort", "error"})
+_ALL_CHOICES = -1
 
 
-def _is_one_event(piece: bytes) -> bool:
-    """Whether ``piece`` is exactly one whole event of one ``data`` line, in the usual spelling."""
-    return piece.startswith(b"data: {") and piece.endswith(b"}\n\n") and piece.find(b"\n") == len(piece) - 2 and CR not in piece
-
-
-class Measurements(msgspec.Struct, gc=False):
-    """What one answer showed. Instants are of the caller's monotonic clock; ``None`` is what did not happen."""
-
-    first_token_at: float | None = None  # first event that carried anything generated
-    first_visible_at: float | None = None  # first visible text
-    last_token_at: float | None = None  # last event that carried a token or a finish reason
-    token_events: int = 0
-    usage: Usage | None = None
-    usage_is_final: bool = False  # of the whole answer, with all details that the worker has to tell
-    finish_reasons: tuple[str, ...] = ()
-    is_error: bool = False  # an error event, or an error object as plain answer
-    is_complete: bool = False  # every choice has a finish reason, or the end marker came
-    missing_end: str | None = None  # of a complete stream: the marker that did not come
-    faults: int = 0
-    gap_counts: list[int] | None = None  # gaps between token events, per bucket of the bounds given and one above
-    gap_sum_seconds: float = 0.0
-    gaps_are_per_token: bool = False  # every gap is known to stand for one token
-    stall_ratio: float | None = None  # largest gap / median gap, the median to within its bucket
-    is_unmetered: bool = False
-
-    @property
-    def is_aborted(self) -> bool:
-        """Whether the worker itself ended a generation."""
-        return not _ENDED_BY_WORKER.isdisjoint(self.finish_reasons)
-
-    def tpot_seconds(self) -> float | None:
-        """(last token - first token) / (completion_tokens - 1).
-
-        ``None`` below two tokens, without usage, and when both came in one read.
-        """
-        count = None if self.usage is None else self.usage.completion_tokens
-        if count is None or count < 2 or self.first_token_at is None or self.last_token_at is None:
-            return None
-        if self.last_token_at <= self.first_token_at:
-            return None  # all in one read: how far apart they were generated was not seen
-        return (self.last_token_at - self.first_token_at) / (count - 1)
+def _one_object(piece: bytes) -> bytes | None:
+    """The JSON of ``piece`` if that is exactly one whole event, in the usual spelling, with or without an ``event`` line."""
+    start = piece.find(b"\n") + 1 if piece.startswith(b"event: ") else 0
+    if piece.startswith(b"data: {", start) and piece.endswith(b"}\n\n") and piece.find(b"\n", start) == len(piece) - 2:
+        return None if CR in piece else piece[start + 6 : -2]
+    return None
 
 
 class StreamMeter:
     """Reads a stream of server-sent events.
 
     ``choices`` is how many finish reasons a whole answer has (prompts times n); gaps are only taken where it is 1.
-    ``gap_bounds`` are the upper bounds of the buckets that gaps are counted in.
+    ``gap_bounds`` are the upper bounds of the buckets that gaps are counted in. With ``echoes`` the first text of each choice
+    is a piece of the prompt, which is no token.
     """
 
     __slots__ = (
         "_choices",
         "_continuous",
+        "_dialect",
         "_done",
+        "_echoed",
         "_finish_reasons",
         "_gap_bounds",
         "_gap_tokens",
@@ -86,12 +54,13 @@ class StreamMeter:
         "_max_gap",
         "_reader",
         "_tail",
+        "_uncounted",
         "events",
         "found",
         "last_event_at",
     )
 
-    def __init__(self, choices: int, gap_bounds: Sequence[float]) -> None:
+    def __init__(self, choices: int, gap_bounds: Sequence[float], dialect: Dialect = CHAT, *, echoes: bool = False) -> None:
         self.found = Measurements()
         self.events = 0  # events with data, of any kind
         self.last_event_at = 0.0  # arrival of the last of them; a comment is none
@@ -99,7 +68,10 @@ class StreamMeter:
         self._choices = choices
         self._gap_bounds = gap_bounds
         self._finish_reasons: dict[int, str] = {}
+        self._dialect = dialect
+        self._echoed: set[int] | None = set() if echoes else None  # choices whose echo has come
         self._continuous: dict[int, int] = {}  # choice -> completion tokens so far, where events say so
+        self._uncounted = 0  # token events that did not say so
         self._done = False
         self._last_gap_at = 0.0
         self._gap_tokens = 0  # generated since then, where events say so; an event may count one and carry no text
@@ -167,12 +139,11 @@ class StreamMeter:
         has_finished = len(reasons) >= self._choices
         found.is_complete = self._done or has_finished
         if found.is_complete and not (self._done and has_finished):
-            found.missing_end = "finish_reason" if self._done else "done"
-        if found.usage is None and self._continuous:
-            found.usage = Usage(completion_tokens=sum(self._continuous.values()))
+            found.missing_end = "finish_reason" if self._done else self._dialect.end_marker
         if found.gap_counts is not None:
             count = None if found.usage is None else found.usage.completion_tokens
-            found.gaps_are_per_token = bool(self._continuous) or (count is not None and 0 <= count - found.token_events <= 1)
+            is_counted = bool(self._continuous) and not self._uncounted
+            found.gaps_are_per_token = is_counted or (count is not None and 0 <= count - found.token_events <= 1)
             found.stall_ratio = self._stall_ratio()
         return found
 
@@ -194,6 +165,7 @@ class StreamMeter:
         self._last_gap_at = found.last_token_at = self.last_event_at = last
         self._max_gap = largest
         found.token_events += len(arrivals)
+        self._uncounted += len(arrivals)
         self.events += len(arrivals)
 
     @property
@@ -208,18 +180,19 @@ class StreamMeter:
 
     def _learn(self, piece: bytes) -> None:
         """Remember what surrounds the text of an ordinary event: one choice with text, and nothing else of interest."""
-        if not _is_one_event(piece) or b'"usage":{' in piece:
+        data = _one_object(piece)
+        if data is None or b'"usage":{' in piece:
             return
-        event, faults = read_event(piece[6:-2])
+        event, faults = self._dialect.read(data)
         choices = event.choices
         if faults or not choices or len(choices) != 1 or choices[0].finish_reason is not None:
             return
         if event.usage is not None or event.is_error or not choices[0].has_text:
             return
-        marker = b'"content":"' if choices[0].delta is not None else b'"text":"'
-        if piece.count(marker) != 1:
+        found = [field for field in self._dialect.text_fields if field in piece]
+        if len(found) != 1 or piece.count(found[0]) != 1:
             return
-        start = piece.index(marker) + len(marker)
+        start = piece.index(found[0]) + len(found[0])
         match = _STRING_END(piece, start)
         if match is not None:
             self._head, self._tail = piece[:start], piece[match.end() - 1 :]
@@ -230,30 +203,27 @@ class StreamMeter:
         if data == b"[DONE]" or data.strip() == b"[DONE]":
             self._done = True
             return
-        event, faults = read_event(data)
+        event, faults = self._dialect.read(data)
         found = self.found
         if faults:
             found.faults += faults
-        if event.error or event.object == "error":
-            found.is_error = found.is_error or event.is_error
+        if isinstance(event, TypedEvent):
+            self._done = self._done or event.ends
+            found.answer_id = event.answer_id or found.answer_id
         carries = shows = False
-        for choice in event.choices or ():
-            delta = choice.delta
-            if delta is None:
-                if choice.text:
-                    carries = shows = True
-            elif delta.content or delta.refusal:
-                carries = shows = True
-            elif delta.has_token:
-                carries = True
-            if choice.finish_reason:
-                self._finish_reasons[choice.index] = choice.finish_reason
-                found.last_token_at = at
+        if (event.error or event.object == "error") and event.is_error:
+            found.is_error = True  # and whatever text it has is the error's
+        elif event.choices:
+            carries, shows = self._take_choices(event.choices, at)
         if event.usage is not None:
             self._take_usage(event, event.usage)
+        if event.metrics:
+            found.times, faults = read_times(event.metrics)
+            found.faults += faults
         if not carries:
             return
         found.token_events += 1
+        self._uncounted += event.usage is None
         found.last_token_at = at
         if shows and found.first_visible_at is None:
             found.first_visible_at = at
@@ -272,22 +242,53 @@ class StreamMeter:
         self._last_gap_at = at
         self._gap_tokens = 0
 
+    def _take_choices(self, choices: Sequence[Choice], at: float) -> tuple[bool, bool]:
+        """Note finish reasons; whether anything generated is there, and whether it is visible text."""
+        carries = shows = False
+        for choice in choices:
+            if choice.finish_reason:
+                self._finish_reasons[choice.index] = choice.finish_reason
+                self.found.last_token_at = at
+            delta = choice.delta
+            if delta is None:
+                has_text, has_token = bool(choice.text), False
+            else:
+                has_text = bool(delta.content or delta.refusal)
+                has_token = not has_text and delta.has_token
+            if has_text and self._echoed is not None and choice.index not in self._echoed:
+                self._echoed.add(choice.index)
+                continue
+            if has_text:
+                carries = shows = True
+            elif has_token:
+                carries = True
+        return carries, shows
+
     def _take_usage(self, event: Event, reported: ReportedUsage) -> None:
-        """Keep the counts; the last ones win. Beside choices they are those of the first choice so far."""
+        """Keep the counts; the last ones win. Beside one choice they are its own so far, beside several those of all."""
+        found = self.found
         usage, faults = reported.checked()
-        self.found.faults += faults
+        found.faults += faults
+        if isinstance(event, TypedEvent):
+            before = found.usage
+            if usage.prompt_tokens is None and before is not None:  # told at the beginning, and not again
+                usage = msgspec.structs.replace(usage, prompt_tokens=before.prompt_tokens)
+            found.usage = usage
+            found.usage_is_final = event.usage_is_final
+            return
         if not event.choices:
-            self.found.usage = usage
-            self.found.usage_is_final = True
+            found.usage = usage
+            found.usage_is_final = True
             return
         if usage.completion_tokens is None:
             return
-        index = event.choices[0].index
-        before = self._continuous.get(index, 0)
-        now = max(before, usage.completion_tokens)
-        self._continuous[index] = now
-        self.found.usage = msgspec.structs.replace(usage, completion_tokens=sum(self._continuous.values()))
-        self._gap_tokens += now - before
+        index = event.choices[0].index if len(event.choices) == 1 else _ALL_CHOICES
+        counted = self._continuous
+        earlier = counted.get(index, 0)
+        now = counted[index] = max(earlier, usage.completion_tokens)
+        total = counted.get(_ALL_CHOICES)
+        found.usage = msgspec.structs.replace(usage, completion_tokens=sum(counted.values()) if total is None else total)
+        self._gap_tokens += now - earlier
 
     def _stall_ratio(self) -> float | None:
         if not self._max_gap:
@@ -304,80 +305,3 @@ class StreamMeter:
                 return max(1.0, self._max_gap / median) if median > 0 else None
             seen += count
         return None
-
-
-def read_plain(body: bytes) -> Measurements:
-    """What a whole plain answer says."""
-    event, faults = read_event(body)
-    found = Measurements(is_complete=True, faults=faults)
-    if event.usage is not None:
-        found.usage, faults = event.usage.checked()
-        found.usage_is_final = True
-        found.faults += faults
-    if event.error or event.object == "error":
-        found.is_error = event.is_error
-    for choice in event.choices or ():
-        if choice.finish_reason:
-            found.finish_reasons = (*found.finish_reasons, choice.finish_reason)
-        message = choice.message
-        if (message is not None and message.content) or choice.has_token:
-            found.token_events += 1
-    return found
-
-
-NOTHING_READ = Measurements(is_unmetered=True, is_complete=True)
-"""Of an answer that cannot be read: compressed, or of a kind that has no tokens."""
-
-
-class PlainMeter:
-    """Reads one JSON answer; it has no first token, since nobody saw one."""
-
-    __slots__ = ("_pieces", "_size", "events", "found")
-
-    def __init__(self) -> None:
-        self.found = Measurements()
-        self.events = 0
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def feed(self, arrivals: Sequence[float], pieces: Sequence[bytes]) -> None:
-        """Take in pieces of the body; when they arrived is of no use here."""
-        self.events += len(arrivals)
-        for piece in pieces:
-            self._size += len(piece)
-            if self._size <= MAX_PLAIN_BYTES:
-                self._pieces.append(piece)
-            else:
-                self._pieces.clear()
-
-    def finish(self, at: float) -> Measurements:
-        """The end of the body; call once."""
-        found = self.found
-        if self._size > MAX_PLAIN_BYTES:
-            found.is_unmetered = True
-            found.is_complete = True
-            return found
-        pieces = self._pieces
-        self.found = read_plain(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        return self.found
-
-
-class NoMeter:
-    """For answers that cannot be read: compressed, or of a kind that has no tokens."""
-
-    __slots__ = ("events", "found")
-
-    def __init__(self) -> None:
-        self.found = Measurements(is_unmetered=True, is_complete=True)
-        self.events = 0
-
-    def feed(self, arrivals: Sequence[float], pieces: Sequence[bytes]) -> None:
-        """Count the pieces and forget them."""
-        self.events += len(arrivals)
-
-    def finish(self, at: float) -> Measurements:
-        """Nothing was measured."""
-        return self.found
-
-
-Meter = StreamMeter | PlainMeter | NoMeter

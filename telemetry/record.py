@@ -66,7 +66,28 @@ class NoToken(StrEnum):
     REFUSED = "refused"  # the worker answered with an error
     EMPTY = "empty"  # complete, and without a token
     CUT = "cut"  # the stream ended before the first token
+    HIDDEN = "hidden"  # complete, and the worker counted tokens of which it sent none
     UNMETERED = "unmetered"  # the answer could not be read (compressed, or no event stream)
+
+
+class Attempt(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    """One try at a worker. Instants are seconds since the first byte of the request."""
+
+    span_id: str  # 16 hexadecimal digits
+    worker: str
+    began_seconds: float
+    ended_seconds: float
+    result: str  # a value of the label `result` of `ridgeline_attempts_total`
+    status: int | None = None  # that the worker gave
+
+
+class Trace(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    """What only the record of a sampled request has: enough to build its spans."""
+
+    span_id: str  # of the request itself
+    parent_id: str | None = None  # the client's span; None when the trace begins here
+    seconds: float = 0.0  # first byte of the request -> its end
+    attempts: tuple[Attempt, ...] = ()  # oldest first; very many are not all kept
 
 
 class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
@@ -112,6 +133,7 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     cached_tokens: int | None = None  # None: the worker did not say
     cached_inferred: bool = False  # 0 was inferred from an absent field of a worker that reports hits otherwise
     completion_is_estimate: bool = False  # no usage arrived: token events were counted instead
+    prompt_is_estimate: bool = False  # no usage arrived although tokens did: `estimated_prompt_tokens` stands in for it
     token_events: int = 0  # events that carried at least one token
     estimated_prompt_tokens: int | None = None
     max_tokens: int | None = None  # output limit declared by the client
@@ -119,5 +141,12 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     answer_bytes: int = 0
     no_token: NoToken | None = None
     missing_end: str | None = None  # which end marker a stream that counts as complete did not send
-    trace_id: str | None = None
+    worker_ttft_seconds: float | None = None  # by the worker's own clock: scheduled -> first token
+    worker_queue_seconds: float | None = None  # the same: in its queue
+    worker_generation_seconds: float | None = None  # the same: first token -> last token
+    worker_itl_seconds: float | None = None  # the same: mean gap between tokens
+    trace_id: str | None = None  # the client's, or that of the trace which began here
+    chain_id: str | None = None  # of the call chain: a hash of the configured header, or the client's trace id
+    chain_call: int | None = None  # which call of its chain this is, from 1; known in the control process only
+    trace: Trace | None = None  # only for a sampled request; not part of the log line
     prefix_hash: str | None = None

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from routing.topology import NO_POOL, UNKNOWN_MODEL, Topology
 from telemetry.catalog import LABELS
 from telemetry.layout import Layout, bounds, offset, slot
-from telemetry.meter import Measurements
+from telemetry.measurements import Measurements
 from telemetry.record import NoToken, Outcome, Phase, Rejection, RequestRecord
 
 _ENDPOINTS = {name: index for index, name in enumerate(LABELS["endpoint"])}
@@ -165,7 +165,9 @@ class Recorder:
     def _count_tokens(self, base: int, record: RequestRecord) -> None:
         cells = self._cells
         prompt, completion, cached = record.prompt_tokens, record.completion_tokens, record.cached_tokens
-        if prompt is not None:
+        if record.prompt_is_estimate:
+            cells[base + _PROMPT] += prompt or 0
+        elif prompt is not None:
             cells[base + _PROMPT] += prompt
             self._observe(base, _PROMPT_LENGTH, prompt)
             if record.estimated_prompt_tokens:

@@ -49,8 +49,11 @@ def split_events(data: bytes) -> list[bytes]:
 
 def event_data(event: bytes) -> bytes | None:
     """The data of one event, its ``data`` lines joined by LF; ``None`` if it has none (comments, ``event:`` alone)."""
-    if event.startswith(b"data: ") and event.endswith(b"\n\n") and event.find(b"\n") == len(event) - 2 and CR not in event:
-        return event[6:-2]
+    start = event.find(b"\n") + 1 if event.startswith(b"event: ") else 0
+    if event.startswith(b"data: ", start) and CR not in event:
+        end = event.find(b"\n", start)
+        if end < 0 or (end == len(event) - 2 and event.endswith(b"\n\n")):
+            return event[start + 6 :] if end < 0 else event[start + 6 : end]
     lines: list[bytes] | None = None
     for line in _LINE_END.split(event.removeprefix(_BOM)):
         if line.startswith(b"data:"):

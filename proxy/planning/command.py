@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+MOST_TOKENS = 1_000_000_000  # more is a typing error
+
 
 def plan(
     model: Annotated[
@@ -31,16 +33,22 @@ def plan(
     kv_dtype: Annotated[
         list[str] | None, typer.Option(help="As vLLM's --kv-cache-dtype; several make columns.", show_default="auto")
     ] = None,
-    prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Mean length of prompts.", show_default="2000")] = None,
-    output_tokens: Annotated[int | None, typer.Option(min=1, help="Mean length of answers.", show_default="500")] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, max=MOST_TOKENS, help="Mean length of prompts.", show_default="2000")
+    ] = None,
+    output_tokens: Annotated[
+        int | None, typer.Option(min=1, max=MOST_TOKENS, help="Mean length of answers.", show_default="500")
+    ] = None,
     max_output_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest answer, for which memory is kept.", show_default="the mean")
+        int | None,
+        typer.Option(min=1, max=MOST_TOKENS, help="Longest answer, for which memory is kept.", show_default="the mean"),
     ] = None,
     cached_tokens: Annotated[
-        int | None, typer.Option(min=0, help="Of the prompt, found in the prefix cache.", show_default="0")
+        int | None, typer.Option(min=0, max=MOST_TOKENS, help="Of the prompt, found in the prefix cache.", show_default="0")
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Requests at once on one worker.", show_default="1, or what --rate leads to")
+        int | None,
+        typer.Option(min=1, max=MOST_TOKENS, help="Requests at once on one worker.", show_default="1, or what --rate leads to"),
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second, on all workers together.", show_default=False)] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Workers that share the rate.", show_default="1")] = None,

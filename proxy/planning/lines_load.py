@@ -125,7 +125,7 @@ def _ceilings(found: Capacity) -> Iterator[Line]:
     yield Line(
         label="recommended",
         value=f"{found.recommended_concurrency:,}",
-        how=f"{found.recommended_ratio:.0%} of it",
+        how=f"{found.recommended_ratio:.0%} of the lowest",
         formula=f"{found.recommended_ratio:.0%} x lowest ceiling",
     )
 

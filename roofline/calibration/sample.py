@@ -86,5 +86,5 @@ def decode_sample(
 
 
 def _parts(deployment: Deployment, done: Cost, share: float = 1.0) -> Parts:
-    exchange = exchange_seconds(deployment, done.tokens) if deployment.parallelism.at_once > 1 else 0.0
+    exchange = exchange_seconds(deployment, done.rank_tokens)
     return Parts(done.compute_seconds * share, done.rank_memory_seconds * share, done.layer_steps * share, exchange * share)

@@ -51,7 +51,7 @@ def decode_parts(deployment: Deployment, losses: Losses, *, batch: float, contex
         raise ValueError(f"a step has a sequence and a context of at least 0 tokens, not {batch} and {context_tokens}")
     done = cost(deployment, (Span(context_tokens, 1, batch),))
     whole = expected_of(deployment, done, losses)
-    weights = _weight_bytes(deployment, batch) / deployment.rates.bytes_per_second
+    weights = _weights_seconds(deployment, batch)
     return DecodeParts(
         batch=batch,
         context_tokens=context_tokens,
@@ -63,8 +63,8 @@ def decode_parts(deployment: Deployment, losses: Losses, *, batch: float, contex
     )
 
 
-def _weight_bytes(deployment: Deployment, batch: float) -> float:
-    """Weights that all GPUs together read in one decode step, those read by several of them as often as they are."""
+def _weights_seconds(deployment: Deployment, batch: float) -> float:
+    """Reading weights at full bandwidth: each data-parallel rank its own, all GPUs together the experts that were chosen."""
     rates = deployment.rates
     experts = sum(expert.bytes * (1.0 - math.pow(expert.idle_ratio, batch)) for expert in rates.experts)
-    return rates.step_bytes + rates.head_bytes + experts + (min(rates.data_ranks, batch) - 1.0) * rates.copied_bytes
+    return (rates.data_ranks * (rates.step_bytes + rates.head_bytes) + experts) / rates.bytes_per_second

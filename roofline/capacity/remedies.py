@@ -134,7 +134,7 @@ def _smaller_batch(situation: Situation, before: Standing) -> _Change:
     if before.batch is None or before.batch < 2:
         return _Change(title=title, reason="there are no two requests at once")
     note = "the other half waits: limit them by --max-num-seqs, or spread them over more workers"
-    return _Change(title=title, situation=replace(situation, concurrency=before.batch / 2), notes=(note,))
+    return _Change(title=title, situation=replace(situation, concurrency=float(before.batch // 2)), notes=(note,))
 
 
 def _shorter_limit(situation: Situation) -> _Change:
@@ -175,7 +175,7 @@ def _prefix_sharing(situation: Situation, shared_ratio: float) -> _Change:
     changed = replace(situation, workload=replace(workload, cached_tokens=shared), shared_tokens=shared)
     notes = [
         "prompts must agree token by token from the first on: fixed parts first, nothing that changes (dates, ids) before them",
-        "decoding reads the shared part for every sequence all the same",
+        "decoding reads the shared part for every sequence all the same, unless the engine uses cascade attention",
     ]
     return _Change(title=title, situation=changed, notes=tuple(notes))
 

@@ -34,6 +34,8 @@ _NOT_UNDERSTOOD: Mapping[str, str] = {
     "compress_ratios": "compresses the cache layer by layer (DeepSeek V4)",
 }
 
+_MOST_LAYERS = 2_000
+
 
 def shape_from_config(config: Mapping[str, object], *, name: str) -> ModelShape:
     """What the model is made of, per layer and outside the layers. Vision and audio parts are left out.
@@ -47,11 +49,15 @@ def shape_from_config(config: Mapping[str, object], *, name: str) -> ModelShape:
     if around:
         fields = replace(fields, values={**family.inner_defaults, **fields.values})
     family = _refine(fields, family)
+    if model_type not in FAMILIES and not _is_decoder(config):
+        raise fields.refuse(f"model_type {model_type!r} is not known, and its architectures are not of a language model")
     if family.refusal is not None:
         raise fields.refuse(f"model_type {model_type}: {family.refusal}")
     if fields.flag("is_encoder_decoder", False):
         raise fields.refuse("it is an encoder and a decoder, this model is of decoders only")
     family = replace(family, names=within(family.names, around))
+    if fields.has("layers") and fields.count("layers") > _MOST_LAYERS:
+        raise fields.refuse(f"it has more than {_MOST_LAYERS} layers, which no model has")
     fields.require("hidden_size", "vocabulary", *([] if fields.has("hybrid_override_pattern") else ["layers"]))
     kinds = layer_kinds(fields, family)
     _require_for(fields, family, kinds)
@@ -179,3 +185,10 @@ def _mtp_parameters(fields: ConfigFields, family: Family, kinds: tuple[LayerKind
     ffn = FfnKind.MOE if any(kind.ffn is FfnKind.MOE for kind in kinds) else FfnKind.DENSE
     layer = _group(fields, family, LayerKind(MixerKind.FULL, ffn), (0,))
     return count * (sum(matrix.parameters for matrix in layer.matrices) + 2 * hidden * hidden + 3 * hidden)
+
+
+def _is_decoder(config: Mapping[str, object]) -> bool:
+    """Whether the config's ``architectures`` generate text, as far as they are told."""
+    told = config.get("architectures")
+    names = [name for name in told if isinstance(name, str)] if isinstance(told, list) else []
+    return not names or any(name.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")) for name in names)

@@ -202,7 +202,15 @@ FAMILIES: Mapping[str, Family] = {
     "RefinedWeb": replace(_FALCON, is_new_decoder=True),
     "mpt": replace(_BIASED, names=names.MPT, norm_vectors=1, qkv_bias=False, out_bias=False, ffn_bias=False),
     "dbrx": Family(names=names.DBRX),
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "modernbert", "deberta-v2"), Family(refusal=_ENCODER)),
+    **dict.fromkeys(
+        (
+            *("bert", "roberta", "xlm-roberta", "camembert", "modernbert", "deberta", "deberta-v2", "distilbert", "electra"),
+            *("albert", "mpnet", "nomic_bert", "xlm", "roformer", "funnel", "longformer", "big_bird", "eurobert", "new"),
+            *("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "whisper", "speech_to_text", "m2m_100", "marian"),
+            *("clip", "siglip", "siglip2", "vit", "dinov2", "swin", "clap", "wav2vec2", "hubert"),
+        ),
+        Family(refusal=_ENCODER),
+    ),
     **dict.fromkeys(
         (
             *("gemma3n", "gemma3n_text", "deci", "decilm", "nemotron-nas", "openelm", "zamba", "zamba2", "falcon_h1", "hymba"),

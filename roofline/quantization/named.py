@@ -93,5 +93,5 @@ def named_scheme(name: str, native: Width) -> WeightScheme:
         width = integer(int(grouped[1]), int(grouped[2]), native.math, native=native)
         return scheme_of(native, _linear(width), name=written)
     near = get_close_matches(written, (*_WHOLE, *_NARROW, *_ALIASES), n=1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
+    meant = f"; did you mean {near[0]!r}?" if near else "."
     raise ValueError(f"weight dtype {name!r} is not known{meant} Known: {', '.join(NAMES)}")

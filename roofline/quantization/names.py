@@ -42,6 +42,7 @@ _FUSED = {
 _FIRST_SHARD = {"gate_up_proj": "gate_proj"}
 _ROOTS = ("", "model.", "model.language_model.", "language_model.model.", "language_model.", "thinker.model.", "backbone.")
 _EXPERTS = ".experts."
+_REPEATED_REPETITION = re.compile(r"[*+}][^()]*\)[*+{]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,9 @@ def named_in_part(names: Iterable[str]) -> Modules:
 
 
 def regular_expression(text: str) -> re.Pattern[str]:
-    """Compiled; ``ValueError`` if it is none."""
+    """Compiled; ``ValueError`` if it is none, or repeats a repetition, which could take for ever on a name."""
+    if _REPEATED_REPETITION.search(text):
+        raise ValueError(f"the quantisation config names modules by {text!r}, which repeats a repetition: write it without")
     try:
         return re.compile(text)
     except re.error as error:

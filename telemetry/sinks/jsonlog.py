@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -22,8 +23,10 @@ from telemetry.wellformed import well_formed
 STANDARD_OUTPUT = "-"
 MAX_WAITING_BYTES = 16 * 1024 * 1024
 
-# The record is an array between processes; people and programs that read the log want names.
-_Line = msgspec.defstruct("_Line", [("time", str), *((name, object) for name in RequestRecord.__struct_fields__)])
+# The record is an array between processes; people and programs that read the log want names, and no spans.
+_FIELDS = tuple(name for name in RequestRecord.__struct_fields__ if name != "trace")
+_Line = msgspec.defstruct("_Line", [("time", str), *((name, object) for name in _FIELDS)])
+_fields = attrgetter(*_FIELDS)
 _encoder = msgspec.json.Encoder()
 # What some readers of lines take for a line end and JSON may carry as it is: NEL, line and paragraph separator.
 _LINE_ENDS = tuple((character.encode(), f"\\u{ord(character):04x}".encode()) for character in "\x85\u2028\u2029")
@@ -42,9 +45,9 @@ def json_object(record: RequestRecord) -> bytes:
     milliseconds = int(record.ended_unix_seconds * 1000)
     time = f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
     try:
-        line = _encoder.encode(_Line(time, *msgspec.structs.astuple(record)))
+        line = _encoder.encode(_Line(time, *_fields(record)))
     except UnicodeEncodeError:
-        line = _encoder.encode(_Line(time, *msgspec.structs.astuple(well_formed(record))))
+        line = _encoder.encode(_Line(time, *_fields(well_formed(record))))
     if not line.isascii():
         for character, escape in _LINE_ENDS:
             line = line.replace(character, escape)

@@ -225,7 +225,9 @@ CASES = {
     ),
     "no end mark": Case(faults=Faults(missing_done=True), outcome="ok", record={"missing_end": "done"}),
     "no usage": Case(
-        faults=Faults(missing_usage=True), outcome="ok", record={"prompt_tokens": None, "completion_is_estimate": True}
+        faults=Faults(missing_usage=True),
+        outcome="ok",
+        record={"prompt_is_estimate": True, "completion_is_estimate": True},
     ),
 }
 

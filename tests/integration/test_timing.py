@@ -12,7 +12,8 @@ import pytest_asyncio
 
 from tests.http1 import chunk, last_chunk
 from tests.integration.answers import DONE, chat_answer, event, sse_head, usage_of
-from tests.integration.raw_client import End
+from tests.integration.gateway import running_gateway
+from tests.integration.raw_client import End, RawClient, request_bytes
 from tests.integration.scene import CHAT, COMPLETIONS, Scene, chat_body, running_scene
 from tests.integration.steps import Hang, Send, Step, Until, Wait
 
@@ -112,6 +113,45 @@ async def test_tpot_is_the_mean_over_tokens(scene: Scene, path: str) -> None:
     assert seen.record["tpot_seconds"] == pytest.approx(between / 39, rel=0.05)
     assert seen.record["token_events"] == 20
     assert seen.record["completion_tokens"] == 40
+
+
+async def test_bursts_of_tokens(scene: Scene) -> None:
+    """Twenty events 50 ms apart with one to six tokens each: TPOT is by tokens, and the gaps are named as gaps of chunks."""
+    bursts = [1 + number % 6 for number in range(20)]
+    tokens = [Send(part({"content": f"t{number}" * size})) for number, size in enumerate(bursts)]
+    before = await scene.gateway.metrics()
+    seen = await scene.ask(
+        [Send(sse_head()), *[step for token in tokens for step in (Wait(0.05), token)], *ending(sum(bursts))]
+    )
+    after = await scene.gateway.metrics()
+
+    between = seen.answer.at(b'"stop"') - seen.answer.at(b'"t0"')
+    assert seen.record["tpot_seconds"] == pytest.approx(between / (sum(bursts) - 1), rel=0.05)
+    grown = {
+        name: after.total(f"ridgeline_{name}_seconds_count") - before.total(f"ridgeline_{name}_seconds_count")
+        for name in ("chunk_gap", "itl")
+    }
+    assert grown == {"chunk_gap": 19, "itl": 0}
+
+
+async def test_a_token_passes_two_gateways_at_once(scene: Scene) -> None:
+    """No hop waits for a second event before it passes the first one on."""
+    gate = asyncio.Event()
+    kept, scene.worker.script = (
+        scene.worker.script,
+        [Send(sse_head()), ROLE, Send(part({"content": "MARK"})), Until(gate), *ending(1)],
+    )
+    try:
+        async with (
+            running_gateway(workers=[scene.gateway.base_url]) as front,
+            await RawClient.connect(front.base_url) as client,
+        ):
+            sent_at = await client.send(request_bytes("POST", CHAT, {**chat_body(stream=False), "stream": True}))
+            await client.read_until(b"MARK")
+            assert time.monotonic() - sent_at < 1.0
+            gate.set()
+    finally:
+        scene.worker.script = kept
 
 
 async def test_tpot_needs_two_tokens_and_one_choice(scene: Scene) -> None:

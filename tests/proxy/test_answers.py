@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from proxy.answers import answer_lines, error_answer, error_event, json_answer, status_line
-from proxy.errors import ClientFault, ProxyError, Refusal, WorkerFault
+from proxy.answers import answer_lines, error_answer, error_body, error_event, json_answer, status_line
+from proxy.errors import ClientFault, ProxyError, Refusal, WorkerFault, wrong_method
 from proxy.framing import AnswerHead, Framing, parse_answer_head
+from telemetry.dialects import MESSAGES, RESPONSES
 from telemetry.record import Outcome
 from tests.http1 import Message
 
@@ -76,6 +77,33 @@ def test_an_error_in_a_stream_is_an_event():
     assert event.endswith(b"}\n\n")
     assert event.count(b"\n") == 2
     assert json.loads(event[6:])["error"]["code"] == "worker_disconnected"
+
+
+def test_errors_of_other_formats():
+    """A message stream and a response stream have named events; a client of either finds type, code and text."""
+    error = WorkerFault("worker_disconnected", "t")
+    message, response = error_event(error, MESSAGES), error_event(error, RESPONSES)
+    plain = json.loads(error_body(error, MESSAGES))
+
+    assert message.startswith(b"event: error\ndata: {")
+    assert response.startswith(b"event: error\ndata: {")
+    assert plain == json.loads(message.split(b"data: ")[1])
+    assert (plain["type"], plain["error"]["type"], plain["error"]["code"]) == ("error", "api_error", "worker_disconnected")
+    assert json.loads(response.split(b"data: ")[1]) == {
+        "type": "error",
+        "code": "worker_disconnected",
+        "message": "t",
+        "param": None,
+    }
+    assert json.loads(error_body(error, RESPONSES)) == json.loads(error_body(error))
+
+
+def test_a_wrong_method_is_told_the_right_one():
+    """The answer has the header that goes with its status."""
+    head = read(error_answer(wrong_method("GET"), "id", closes=False)).head
+
+    assert head is not None
+    assert (head.first_line.split(" ")[1], head.get("allow")) == ("405", "GET")
 
 
 def test_kinds_of_errors():

@@ -24,6 +24,7 @@ worker_key: ${KEY}
 keys: [{name: k, sha256: "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f"}]
 limits:
   write_seconds: 7
+tracing: {headers: {api-key: hunter2}}
 """
 ENVIRON = {"HOST": "10.0.0.1", "KEY": "hunter2"}
 
@@ -60,6 +61,8 @@ def run(path, environ=ENVIRON, as_json=False):
         ("keys[0].sha256", "(set)", "line 11"),
         ("limits.body_bytes", "67108864", "default"),
         ("log.path", "-", "default"),
+        ("tracing.headers", '{"api-key": "(set)"}', "line 14"),
+        ("tracing.sample_ratio", "0.01", "default"),
     ],
 )
 def test_where_values_come_from(path, value, source):

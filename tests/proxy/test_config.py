@@ -184,7 +184,28 @@ def test_mistakes_in_a_pool(line, expected):
         ("listen: 0.0.0.0:70000", "listen: the port is out of range"),
         ("lisen: 0.0.0.0:80", "lisen: `lisen` is not a known key here; did you mean `listen`?"),
         ("frobnicate: 1", "frobnicate: `frobnicate` is not a known key here; known keys: listen,"),
-        ("tracing: {otlp_endpoint: null}", "tracing: `tracing` is not supported yet"),
+        (
+            "tracing: {otlp_endpoint: localhost}",
+            "tracing.otlp_endpoint: is no http or https URL; write the receiver's base URL",
+        ),
+        ("tracing: {otlp_endpoint: 'http://c:4317'}", "tracing.otlp_endpoint: has the port of OTLP over gRPC, 4317; use"),
+        (
+            "tracing: {otlp_endpoint: 'http://u:s3cret@c'}",
+            "tracing.otlp_endpoint: has a user name or password in it, which is not",
+        ),
+        ("tracing: {otlp_endpoint: 'http://c?key=a'}", "tracing.otlp_endpoint: has a query or fragment"),
+        ("tracing: {otlp_endpoint: 'http://c:99999'}", "tracing.otlp_endpoint: is no http or https URL"),
+        ("tracing: {sample_ratio: 1.5}", "tracing.sample_ratio: must be at most 1, not 1.5"),
+        ("tracing: {sample_ratio: true}", "tracing.sample_ratio: is a boolean"),
+        ("tracing: {semconv: v1.28}", "tracing.semconv: must be `v1.41` or `latest`, not `v1.28`; did you mean `v1.41`?"),
+        ("tracing: {headers: {'a b': c}}", "tracing.headers.a b: is no name of a header"),
+        ('tracing: {headers: {a: "s3cret\\nx"}}', "tracing.headers.a: has a line break or a character outside ASCII"),
+        (
+            "tracing: {endpoint: 'http://c'}",
+            "tracing.endpoint: `endpoint` is not a known key here; did you mean `otlp_endpoint`?",
+        ),
+        ("chains: {header: Cookie}", "chains.header: `cookie` belongs to one connection or one request, or is a secret"),
+        ("chains: {header: 'x:'}", "chains.header: is no name of a header"),
         ("keys:", "keys: has no value"),
         ("keys: {a: b}", "keys: must be a list, not a mapping"),
         (f"keys: [{{name: a, sha256: {SHA}, models: []}}]", "keys[0].models: is empty"),
@@ -302,3 +323,14 @@ def test_importing_the_configuration_is_cheap():
     code = "import sys, proxy.config; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert not {"rich", "typer", "aiohttp", "uvloop", "prometheus_client", "asyncio"} & set(loaded)
+
+
+def test_tracing_is_off_by_default():
+    """Without a receiver nothing is traced; names of headers are lower case, and their values are shown to nobody."""
+    plain = parse_config(f"{MINIMAL}tracing: {{otlp_endpoint: null}}", {}, "f")
+    told = parse_config(f"{MINIMAL}tracing: {{otlp_endpoint: 'https://c/', headers: {{Api-Key: s3cret}}}}", {}, "f")
+
+    assert (plain.tracing.otlp_endpoint, plain.tracing.sample_ratio, plain.chains.header) == (None, 0.01, None)
+    assert told.tracing.otlp_endpoint == "https://c"
+    assert {name: value.get_secret_value() for name, value in told.tracing.headers.items()} == {"api-key": "s3cret"}
+    assert "s3cret" not in repr(told)

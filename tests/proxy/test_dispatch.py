@@ -59,6 +59,17 @@ def test_usage_is_asked_for_in_streams(name, options):
     assert document["stream_options"]["include_usage"] is True  # type: ignore[index]
 
 
+@pytest.mark.parametrize("stream", ["", '"stream":null,', '"stream":false,', '"stream":"true",', '"stream":1,'])
+@pytest.mark.parametrize("options", ["", '"stream_options":{"include_usage":false},', '"stream_options":{},'])
+def test_what_does_not_stream_goes_unchanged(stream, options):
+    """Only exactly true is a stream: what a worker thinks of anything else is its own business."""
+    body = f'{{{stream}{options}"model":"org/m"}}'.encode()
+
+    made = prepared(body)
+
+    assert (made.pieces, made.strips_usage) == ([body], False)
+
+
 def test_usage_is_not_asked_for_where_it_is_switched_off():
     """A pool whose workers are not to be asked gets the stream request unchanged; so does a path without usage."""
     assert not prepared(b'{"model":"q","stream":true}').strips_usage
@@ -104,6 +115,23 @@ def test_the_decision():
 
     assert (short.pool.name, short.reason) == ("short", Reason.LEAST_LOAD)
     assert (long.pool.name, long.reason, long.pool_reason) == ("long", Reason.ONLY_WORKER, PoolReason.CONTEXT_LENGTH)
+
+
+def test_who_keeps_the_answer_before_gets_the_next_one():
+    """Unless it is down, has been tried or serves another model; then the others are chosen from as ever."""
+    pool = a_pool(0, 1, 2)
+    workers = tuple(replace(worker, url=f"http://w-{worker.index}") for worker in pool.workers)
+    endpoints = Endpoints(a_topology(a_model(replace(pool, workers=workers))), 0)
+    made = prepare(b'{"input":"x","previous_response_id":"r"}', endpoints.find(b"POST", b"/v1/responses"), endpoints, None)
+    busy = Snapshot((1.0,) * 3, (0.0, 0.0, 9e9), 0)
+
+    kept = decide(made, endpoints, busy, (), "http://w-2")
+
+    assert made.request.previous_id == "r"
+    assert (kept.worker.name, kept.reason) == ("w-2", Reason.OWNER)
+    assert decide(made, endpoints, busy, (), "http://other").worker.name != "w-2"
+    assert decide(made, endpoints, busy, ("w-2",), "http://w-2").worker.name != "w-2"
+    assert decide(made, endpoints, Snapshot((1.0, 1.0, 0.0), (0.0,) * 3, 0), (), "http://w-2").worker.name != "w-2"
 
 
 def test_a_request_that_surely_does_not_fit():

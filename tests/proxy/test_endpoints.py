@@ -9,6 +9,7 @@ import pytest
 from proxy.endpoints import PROBES, Endpoints, may_use
 from proxy.errors import ClientFault, ProxyError
 from routing.topology import Key
+from telemetry.catalog import LABELS
 from tests.routing.topologies import a_model, a_pool, a_topology
 
 TOPOLOGY = a_topology(
@@ -32,6 +33,18 @@ def fault_of(method: bytes, path: bytes) -> ProxyError | None:
     [
         (b"POST", b"/v1/chat/completions", "chat"),
         (b"POST", b"/v1/completions", "completions"),
+        (b"POST", b"/v1/responses", "responses"),
+        (b"GET", b"/v1/responses/resp_1", "response_lookup"),
+        (b"POST", b"/v1/responses/resp_1/cancel", "response_lookup"),
+        (b"POST", b"/v1/messages", "messages"),
+        (b"POST", b"/v1/messages/count_tokens", "tokenize"),
+        (b"POST", b"/v1/embeddings", "embeddings"),
+        (b"POST", b"/v1/rerank", "rerank"),
+        (b"POST", b"/v1/score", "rerank"),
+        (b"POST", b"/v1/audio/transcriptions", "audio"),
+        (b"POST", b"/v1/audio/translations", "audio"),
+        (b"POST", b"/tokenize", "tokenize"),
+        (b"POST", b"/detokenize", "tokenize"),
         (b"GET", b"/v1/models", "models"),
         (b"GET", b"/v1/models/org/m", "models"),
         (b"GET", b"/v1/models/alias", "models"),
@@ -64,6 +77,17 @@ def test_paths_that_are_answered(method, path, name):
         b"/v1/load_lora_adapter",
         b"/reset_prefix_cache",
         b"http://worker/v1/completions",
+        b"/v1/responses/",
+        b"/v1/responses/a/b",
+        b"/v1/responses/a/cancel/",
+        b"/v1/responses/a%2Fcancel",
+        b"/v1/responses/%2e%2e",
+        b"/v1/responses//cancel/cancel",
+        b"/v1/responses/" + b"a" * 201,
+        b"/v1/messages/batches",
+        b"/score",
+        b"/rerank",
+        b"/pooling",
         b"*",
         b"",
     ],
@@ -85,6 +109,10 @@ def test_everything_else_is_not_found(method, path):
         (b"HEAD", b"/v1/chat/completions", "POST"),
         (b"POST", b"/v1/models", "GET"),
         (b"DELETE", b"/v1/models/q", "GET"),
+        (b"GET", b"/v1/responses", "POST"),
+        (b"DELETE", b"/v1/responses/resp_1", "GET"),
+        (b"GET", b"/v1/responses/resp_1/cancel", "POST"),
+        (b"GET", b"/tokenize", "POST"),
     ],
 )
 def test_other_methods_are_refused(method, path, allowed):
@@ -94,6 +122,14 @@ def test_other_methods_are_refused(method, path, allowed):
     assert fault is not None
     assert (fault.status, fault.code) == (405, "method_not_allowed")
     assert allowed in fault.text
+    assert fault.allow == allowed
+
+
+def test_every_name_is_a_label():
+    """What requests are counted under is in the catalogue."""
+    names = {endpoint.name for endpoint in ENDPOINTS.listed} | {"response_lookup", "other"}
+
+    assert names == set(LABELS["endpoint"])
 
 
 def test_probes_are_no_endpoints():

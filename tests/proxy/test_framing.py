@@ -50,7 +50,7 @@ def test_heads_of_real_workers_are_read(name):
     assert b"content-type: " in head.passed
     assert b"transfer-encoding" not in head.passed
     assert b"content-length" not in head.passed
-    assert head.is_event_stream == capture.payload.startswith((b"data:", b":"))
+    assert head.is_event_stream == capture.payload.startswith((b"data:", b":", b"event:"))
 
 
 def test_an_event_stream_asks_proxies_in_front_not_to_collect_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from time import perf_counter
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.errors import ClientFault
-from proxy.inference import MAX_TOKENS, ask_for_usage, parse_request, rename_model
+from proxy.inference import MAX_TOKENS, Work, ask_for_usage, parse_other, parse_request, rename_model
 
 
 def asked(body: bytes) -> bytes | None:
@@ -127,10 +128,11 @@ def test_prompts_and_batches(fields, choices, text_bytes, token_ids):
     ],
     ids=lambda body: repr(body[:16]),
 )
-def test_what_is_no_json_object_is_the_clients_fault(body):
+@pytest.mark.parametrize("parse", [parse_request, partial(parse_other, work=Work.READ)])
+def test_what_is_no_json_object_is_the_clients_fault(body, parse):
     """Empty, cut, no object, not UTF-8, nested beyond measure: a clear 400 that quotes nothing of the body."""
     with pytest.raises(ClientFault) as raised:
-        parse_request(body)
+        parse(body)
 
     assert (raised.value.status, raised.value.code) == (400, "invalid_json")
     assert len(raised.value.text) < 120
@@ -146,6 +148,9 @@ def test_what_is_no_json_object_is_the_clients_fault(body):
         b'\xef\xbb\xbf{"model":"m","n":"2"}',
         b' \n\t{"model" : "m"}\r\n',
         b'{"model":"x","model":"m"}',
+        b'{"model":"m","temperature":NaN}',
+        b'{"model":"m","n":"x","logit_bias":{"1":-Infinity}}',
+        b'{"x":"NaN","model":"m","y":[NaN,Infinity]}',
         rb'{"model":"\u006d"}',
         rb'{"mod\u0065l":"m"}',
     ],
@@ -153,6 +158,52 @@ def test_what_is_no_json_object_is_the_clients_fault(body):
 def test_bodies_that_workers_can_read(body):
     """Half a surrogate pair, a byte order mark, doubled keys and escapes are no reason to refuse what works directly."""
     assert parse_request(body).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("fields", "echoes"),
+    [
+        ('"messages":[{"role":"user"},{"role":"assistant"}]', True),
+        ('"messages":[{"role":"user"}]', False),
+        ('"messages":[{"role":"user"}],"add_generation_prompt":false', True),
+        ('"messages":[]', False),
+        ('"messages":[7]', False),
+        ('"messages":"x"', False),
+        ('"prompt":"p"', False),
+        ('"prompt":"p","max_tokens":0', True),
+        ('"prompt":"p","max_tokens":1', False),
+    ],
+)
+def test_when_an_echo_comes_by_itself(fields, echoes):
+    """A chat repeats a last message of its own role, a completion its prompt with the first token behind it."""
+    assert parse_request(b'{"echo":true,' + fields.encode() + b"}").echoes is echoes
+    assert not parse_request(b'{"echo":"true",' + fields.encode() + b"}").echoes
+    assert not parse_request(b"{" + fields.encode() + b"}").echoes
+
+
+@pytest.mark.parametrize(
+    ("fields", "work", "text_bytes", "token_ids", "prompts", "max_tokens"),
+    [
+        ('"input":"Hi"', Work.GENERATE, 4, 0, 1, None),
+        ('"input":[{"role":"user","content":"Hi"}],"instructions":"x","max_output_tokens":9', Work.GENERATE, 35, 0, 1, 9),
+        ('"system":"x","messages":[1],"tools":[2],"max_tokens":5', Work.GENERATE, 9, 0, 1, 5),
+        ('"max_tokens":-1,"max_output_tokens":2', Work.GENERATE, 0, 0, 1, None),
+        ('"input":"Hi","max_tokens":7', Work.READ, 4, 0, 1, 0),
+        ('"input":["a","b"]', Work.READ, 9, 0, 2, 0),
+        ('"input":[1,2,3]', Work.READ, 0, 3, 1, 0),
+        ('"input":[[1,2],[3]]', Work.READ, 0, 3, 2, 0),
+        ('"query":"q","documents":["a"]', Work.READ, 8, 0, 1, 0),
+        ('"text_1":"q","text_2":["a"]', Work.READ, 8, 0, 1, 0),
+        ('"prompt":"a long prompt"', Work.COUNT, 0, 0, 1, 0),
+        ('"messages":[1]', Work.COUNT, 0, 0, 1, 0),
+    ],
+)
+def test_bodies_of_other_paths(fields, work, text_bytes, token_ids, prompts, max_tokens):
+    """The text is found under each of its names; one choice, usage not to be asked for, an output only where there is one."""
+    request = parse_other(b'{"n":3,"echo":true,' + fields.encode() + b"}", work)
+
+    assert (request.text_bytes, request.token_ids, request.prompts) == (text_bytes, token_ids, prompts)
+    assert (request.choices, request.max_tokens, request.echoes) == (1, max_tokens, False)
 
 
 def test_a_model_with_half_a_surrogate_pair():

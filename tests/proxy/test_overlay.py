@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.overlay import Overlay, OverlayError, keep_overlay, kept_overlay
+from routing.topology import Following
 from tests.proxy.fleets import a_topology, an_addition, names
 
 TWO = {"default": ["w-0", "w-1"]}
@@ -220,3 +223,10 @@ def test_changes_that_cannot_be_read_are_none(tmp_path, content):
         (tmp_path / "overlay.msgpack").write_bytes(content)
 
     assert kept_overlay(tmp_path) == Overlay()
+
+
+def test_what_is_followed_stays_as_configured():
+    """Changes by hand are about workers; how requests are followed is that of the file."""
+    configured = replace(a_topology({"default": ["w-0", "w-1"]}), following=Following(sample_ratio=0.5))
+
+    assert Overlay().drain(configured, "w-0").over(configured).following == Following(sample_ratio=0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.published import TopologyReader, publish
-from routing.topology import Key, Topology, assemble
+from routing.topology import Following, Key, Topology, assemble
 from tests.proxy.fleets import a_topology
 
 FILE = "topology.msgpack"
@@ -17,9 +17,9 @@ def topology() -> Topology:
 
 
 def test_what_was_published_is_what_is_read(tmp_path, topology):
-    """Workers, secrets, limits, policies and the models of a key arrive as they were, and all flat tuples agree."""
+    """Workers, secrets, limits, policies, the models of a key and what is followed arrive as they were."""
     key = Key(index=0, name="a", sha256=bytes(range(32)), models=frozenset({"m", "n"}))
-    whole = assemble(topology.models, (key,), topology.limits)
+    whole = assemble(topology.models, (key,), topology.limits, Following(sample_ratio=0.25, chain_header="x-session-id"))
 
     publish(tmp_path, whole)
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from proxy.framing import AnswerHead, Framing, FramingError, parse_answer_head
 from proxy.relay import Relay, make_meter
 from proxy.usage_filter import UsageFilter
-from telemetry.meter import Measurements, NoMeter, PlainMeter, StreamMeter
+from telemetry.measurements import Measurements
+from telemetry.meter import StreamMeter
+from telemetry.plain_meter import NoMeter, PlainMeter
 from tests import captures
 from tests.captures import Capture
 from tests.http1 import Message, chunk, last_chunk

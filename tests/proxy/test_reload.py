@@ -172,3 +172,19 @@ async def test_asked_it_reads_at_once(scene):
         await task
 
     assert scene.counts == (2, 0)
+
+
+async def test_tracing_stays_as_it_was_at_the_start(scene, caplog):
+    """Serving processes go on with what control is ready for; the operator is told, and the rest is put in force."""
+    scene.path.write_text(a_file(THREE) + "tracing: {otlp_endpoint: 'http://c:4318'}\nchains: {header: x-session-id}\n")
+
+    with caplog.at_level(logging.WARNING):
+        assert scene.reloader.reload() is True
+
+    assert names(scene.fleet.topology) == ["w-0", "w-1", "w-2"]
+    assert (scene.fleet.topology.following.sample_ratio, scene.fleet.topology.following.chain_header) == (None, None)
+    told = [record.getMessage() for record in caplog.records]
+    assert [text for text in told if text.startswith(("tracing is", "chains is"))] == [
+        "tracing is not the one in force; that takes effect at the next start",
+        "chains is not the one in force; that takes effect at the next start",
+    ]

@@ -285,3 +285,43 @@ def test_what_the_body_is():
     assert parse(b"Content-Encoding: gzip").is_encoded
     assert not parse(b"Content-Encoding: identity").is_encoded
     assert repr(parse()) == "<RequestHead b'POST' b'/v1/completions'>"
+
+
+@pytest.mark.parametrize(
+    ("lines", "key"),
+    [
+        (b"x-api-key: k", b"k"),
+        (b"X-Api-Key:  k ", b"k"),
+        (b"x-api-key: k\r\nAuthorization: Bearer b", b"b"),
+        (b"Authorization: Bearer b\r\nx-api-key: k", b"b"),
+        (b"Authorization: Basic b\r\nx-api-key: k", None),
+        (b"x-api-key: ", None),
+    ],
+)
+def test_a_key_as_anthropic_clients_send_it(lines, key):
+    """It counts where no Authorization header is, and goes on to nobody."""
+    head = parse(lines)
+
+    assert head.api_key == key
+    assert head.forwarded == b""
+
+
+@pytest.mark.parametrize(
+    ("target", "query"),
+    [
+        (b"/v1/responses/a", b""),
+        (b"/v1/responses/a?stream=true&starting_after=4", b"stream=true&starting_after=4"),
+        (b"http://h/v1/responses/a?stream=true", b"stream=true"),
+        (b"/v1/responses/a?x=y z", b""),
+        (b"/v1/responses/a?x=<", b""),
+        (b"/v1/responses/a?" + b"x" * 513, b""),
+    ],
+)
+def test_plain_queries_are_kept(target, query):
+    """One that could be read in two ways, or is very long, is as good as none."""
+    try:
+        head = parse_request_head(b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % target)
+    except ClientFault:
+        assert b" " in target[1:]
+    else:
+        assert head.query == query

@@ -65,7 +65,6 @@ def test_a_last_event_without_its_blank_line(ending):
         b'data: {"choices":[],"prompt_filter_results":["usage"]}\n\n',
         b'data: {"usage":{"prompt_tokens":1}}\n\n',  # no choices at all: not the answer to our question
         b'data: {"choices":[],"usage":"none"}\n\n',
-        b'data: {"choices":[],"usage":{"prompt_tokens":NaN}}\n\n',
         b': "usage":{}\n\n',
         b'event: x\nid: "usage"\n\n',
         b'data: "usage"\n\n',
@@ -187,6 +186,32 @@ def test_what_remains_is_what_a_direct_client_gets(asked, not_asked):
 
     own = re.compile(rb'"id":"[^"]*"|"created":\d+')
     assert own.sub(b"", stripped) == own.sub(b"", direct)
+
+
+def finish(index: int, more: str = "") -> bytes:
+    return b'data: {"choices":[{"index":%d,"delta":{},"finish_reason":"stop"}]%b}\n\n' % (index, more.encode())
+
+
+def test_each_choice_gets_a_known_fingerprint_back():
+    """A worker has it on each finishing event when it is not asked for usage, so what it was is kept for the next stream."""
+    usage = b'data: {"choices":[],"usage":{"completion_tokens":2},"system_fingerprint":"f-1"}\n\n'
+    field = ',"system_fingerprint":"f-1"'
+    first, later = UsageFilter(2), UsageFilter(2, "f-1")
+
+    outs = [each.feed(finish(0) + finish(1)) + each.feed(usage + DONE) + each.finish() for each in (first, later)]
+
+    assert outs[0] == finish(0) + finish(1, field) + DONE
+    assert outs[1] == finish(0, field) + finish(1, field) + DONE
+    assert first.fingerprint == "f-1"
+
+
+def test_a_fingerprint_is_not_put_where_one_is():
+    """Nor into a stream whose events have usage anyway."""
+    own = finish(0, ',"system_fingerprint":"own"')
+    forced = finish(0, ',"usage":{"completion_tokens":1}')
+
+    for event in (own, forced):
+        assert UsageFilter(2, "f-1").feed(event) == event
 
 
 def test_only_the_event_that_finishes_the_last_choice_waits():

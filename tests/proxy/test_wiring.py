@@ -84,3 +84,12 @@ def test_keys():
 def test_a_file_gives_the_same_topology_every_time():
     """Two processes that read the same file build equal topologies."""
     assert a_topology() == a_topology()
+
+
+def test_requests_are_followed_as_configured():
+    """Ids of traces are made only when there is a receiver for them; the header of chains needs none."""
+    plain = build_topology(parse_config(TEXT + "chains: {header: X-Session-Id}\n", ENVIRON, "f"))
+    traced = build_topology(parse_config(TEXT + "tracing: {otlp_endpoint: 'http://c:4318'}\n", ENVIRON, "f"))
+
+    assert (plain.following.sample_ratio, plain.following.chain_header) == (None, "x-session-id")
+    assert (traced.following.sample_ratio, traced.following.chain_header) == (0.01, None)

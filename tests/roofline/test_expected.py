@@ -10,7 +10,7 @@ from roofline.bound import bound
 from roofline.deployment import Deployment, Parallelism
 from roofline.expected import DEFAULT_LOSSES, Losses, exchange_seconds, expected
 from roofline.shape import Attention, Experts, WeightKind
-from roofline.work import Span, work
+from roofline.work import Span, distinct_experts, work
 from tests.roofline.shapes import a_gpu, a_shape
 
 HALVES = Losses(
@@ -61,11 +61,11 @@ def test_gpus_that_exchange_pay_for_starting_and_for_bytes() -> None:
 
 
 def test_spread_experts_exchange_tokens_with_those_who_hold_them() -> None:
-    """Expert parallelism over data ranks sends each token to its experts and back, on all links at once."""
+    """Expert parallelism over data ranks sends each token of a rank to its experts and back."""
     shape = a_shape(experts=Experts(count=8, chosen=2), expert=8_000)
     deployment = Deployment(shape, a_gpu(link_bytes_per_second=1e6), parallelism=Parallelism(data=4, expert=True))
 
-    assert exchange_seconds(deployment, 12) == pytest.approx(2 * 2 * 2 * 0.75 * 12 * 100 * 2 / 4 / 1e6)
+    assert exchange_seconds(deployment, 3) == pytest.approx(2 * 2 * 2 * 0.75 * 3 * 100 * 2 / 1e6)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,28 @@ def test_a_cache_that_cannot_be_split_is_read_by_every_gpu() -> None:
 
 
 def test_data_parallel_ranks_each_read_their_weights() -> None:
-    """Two ranks with sequences of their own read the shared weights twice; spread experts only once."""
+    """Two ranks each read the weights and four of the eight caches; of the experts each holds half."""
     shape = a_shape(experts=Experts(count=8, chosen=2), expert=8_000)
     deployment = Deployment(shape, a_gpu(), parallelism=Parallelism(data=2, expert=True))
     span = [Span(7, 1, count=8)]
     own = sum(term.bytes for term in deployment.weight_terms if term.experts is None and term.kind is not WeightKind.EMBEDDING)
-    least = bound(work(deployment, span), deployment.gpu, 2)
+    experts = sum(term.bytes for term in deployment.weight_terms if term.experts is not None) * distinct_experts(8, 2, 8) / 8
+    caches = 4 * 8 * 2 * 2 * 40
 
-    assert expected(deployment, span, HALVES).compute_or_memory_seconds == pytest.approx(4 * (least.seconds + own / 2e12))
+    calibrated = expected(deployment, span, HALVES)
+
+    assert calibrated.compute_or_memory_seconds == pytest.approx(4 * ((own + caches) / 1e12 + experts / 2e12))
+
+
+@pytest.mark.parametrize("running", [1, 4])
+def test_data_parallel_ranks_make_no_request_faster(running: int) -> None:
+    """A sequence has one rank; as long as each has one of its own, they take as long as one on one GPU."""
+    one = Deployment(a_shape(), a_gpu())
+    four = Deployment(a_shape(), a_gpu(), parallelism=Parallelism(data=4))
+
+    for alone in ([Span(0, 1_000)], [Span(1_000, 1)]):
+        together = [span._replace(count=float(running)) for span in alone]
+        assert expected(four, together, HALVES) == pytest.approx(expected(one, alone, HALVES))
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def by_roofline(deployment: Deployment, parts: list[Part], losses: Losses = LOSS
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("parallelism", [{}, {"tensor": 4}, {"tensor": 2, "data": 4, "expert": True}])
+@pytest.mark.parametrize("parallelism", [{}, {"tensor": 4}, {"tensor": 2, "pipeline": 2}])
 def test_steps_take_what_the_roofline_expects(model, parallelism):
     """Any mix of decoding, verifying and prefilling sequences takes the expected time of the same spans."""
     deployment = a_deployment(model, **parallelism)
@@ -55,7 +55,7 @@ def test_steps_take_what_the_roofline_expects(model, parallelism):
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("parallelism", [{}, {"tensor": 2, "data": 4, "expert": True}])
+@pytest.mark.parametrize("parallelism", [{}, {"tensor": 2, "pipeline": 2}])
 def test_decode_steps_take_the_same_by_the_shorter_way(model, parallelism):
     """What the timer says of decode steps alone is what it says of the whole work, to the last bit."""
     timer = RooflineTimer(a_deployment(model, **parallelism))
@@ -131,3 +131,9 @@ def test_factors_that_cannot_be_are_refused(factor):
 def test_repr_tells_the_condition():
     """The repr shows the deployment and the factors."""
     assert "llama" in repr(RooflineTimer(a_deployment())).lower()
+
+
+def test_ranks_have_engines_of_their_own():
+    """A deployment of several data-parallel ranks is no engine's: the error says what to give."""
+    with pytest.raises(ValueError, match="give a deployment of one rank"):
+        RooflineTimer(a_deployment(data=4))

@@ -9,7 +9,9 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from telemetry.meter import Measurements, StreamMeter
+from telemetry.dialects import CHAT, MESSAGES, RESPONSES, Dialect
+from telemetry.measurements import Measurements
+from telemetry.meter import StreamMeter
 from tests import captures
 
 BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.06, 0.12, 0.5, 1.0, 2.0)
@@ -17,7 +19,7 @@ DONE = b"data: [DONE]\n\n"
 STREAMS = {
     name: capture.payload
     for name in captures.names()
-    if (capture := captures.load(name)).payload.startswith((b"data: ", b": "))
+    if (capture := captures.load(name)).payload.startswith((b"data: ", b": ", b"event: "))
 }
 
 
@@ -46,15 +48,28 @@ ROLE = event({"role": "assistant", "content": ""})
 STOP = event({}, finish="stop")
 
 
-def measure(*timed: tuple[float, bytes], choices: int = 1, meter: StreamMeter | None = None) -> Measurements:
-    meter = meter or StreamMeter(choices, BOUNDS)
+def dialect_of(name: str) -> Dialect:
+    """How the capture's answer is read."""
+    path = captures.load(name).request.split(b" ")[1]
+    return {b"/v1/messages": MESSAGES, b"/v1/responses": RESPONSES}.get(path, CHAT)
+
+
+def measure(
+    *timed: tuple[float, bytes], choices: int = 1, meter: StreamMeter | None = None, dialect: Dialect = CHAT
+) -> Measurements:
+    meter = meter or StreamMeter(choices, BOUNDS, dialect)
     for at, piece in timed:
         meter.feed([at], [piece])
     return meter.finish(99.0)
 
 
-def each_second(*pieces: bytes, choices: int = 1) -> Measurements:
-    return measure(*((float(at), piece) for at, piece in enumerate(pieces)), choices=choices)
+def each_second(*pieces: bytes, choices: int = 1, dialect: Dialect = CHAT) -> Measurements:
+    return measure(*((float(at), piece) for at, piece in enumerate(pieces)), choices=choices, dialect=dialect)
+
+
+def typed(kind: str, **fields: object) -> bytes:
+    """An event of ``/v1/responses`` or ``/v1/messages``."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), json.dumps({"type": kind, **fields}, separators=(",", ":")).encode())
 
 
 def cut(data: bytes, cuts: Iterable[int]) -> list[bytes]:

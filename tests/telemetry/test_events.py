@@ -40,6 +40,9 @@ HUGE = "1" + "0" * 30
         ('{"prompt_tokens":3,"completion_tokens":-5}', Usage(3), 1),
         ('{"prompt_tokens":null,"completion_tokens":5}', Usage(None, 5), 0),
         ('{"prompt_tokens":true,"completion_tokens":5}', Usage(None, 5), 1),
+        ('{"prompt_tokens":NaN,"completion_tokens":5}', Usage(None, 5), 1),
+        ('{"prompt_tokens":3,"completion_tokens":-Infinity}', Usage(3), 1),
+        ('{"prompt_tokens":3,"prompt_tokens_details":{"cached_tokens":NaN}}', Usage(3, has_details=True), 1),
         (f'{{"prompt_tokens":{HUGE},"completion_tokens":5}}', Usage(None, 5), 1),
         ('{"prompt_tokens":1e30,"completion_tokens":5}', Usage(None, 5), 1),
         ('{"prompt_tokens":3,"prompt_tokens_details":7,"completion_tokens":5}', Usage(3, 5), 1),
@@ -65,7 +68,7 @@ def test_usage_values(text, usage, faults):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"[]", b"7", b'"x"', b"null", b"\xff", b'{"usage":{"prompt_tokens":NaN}}', b"[" * 100_000, b'{"a":' * 100_000],
+    [b"", b"{", b"[]", b"7", b'"x"', b"null", b"\xff", b"[" * 100_000, b'{"a":' * 100_000],
     ids=lambda data: repr(data[:12]),
 )
 def test_what_is_no_object_is_an_empty_event(data):
@@ -104,6 +107,7 @@ def test_what_is_no_object_is_an_empty_event(data):
         ('[{"text":"a"},{"text":""}]', [True, False], 0),
         ('[{"message":{"content":"a"}}]', [True], 0),
         (r'[{"delta":{"content":"a\ud83d"}}]', [True], 0),
+        ('[{"index":"0","delta":{"content":"a"},"logprobs":NaN}]', [True], 1),
         (r'[{"delta":{"content":"\udE00"}}]', [True], 0),
         (r'[{"delta":{"content":"\\ud83d \ud83d"}}]', [True], 0),
     ],

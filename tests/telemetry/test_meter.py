@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telemetry.events import Usage
+from telemetry.events import Usage, WorkerTimes
 from telemetry.meter import StreamMeter
 from telemetry.sse import MAX_EVENT_BYTES
+from tests.plain_reading import token_offsets
 from tests.telemetry.streams import (
     BOUNDS,
     DONE,
@@ -21,6 +22,7 @@ from tests.telemetry.streams import (
     ParsingMeter,
     choices_of,
     cut,
+    dialect_of,
     each_second,
     event,
     measure,
@@ -37,16 +39,21 @@ BOUNDED = settings(deadline=None, max_examples=200)
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_first_token_is_where_its_event_ends(name):
     """Byte by byte, with the offset as the clock: each instant is that of the last byte of the event that it names."""
-    payload, choices = STREAMS[name], choices_of(name)
-    whole = measure((0.0, payload), choices=choices)
+    payload, choices, dialect = STREAMS[name], choices_of(name), dialect_of(name)
+    whole = measure((0.0, payload), choices=choices, dialect=dialect)
     ends = [at + 2 for at in range(len(payload)) if payload[at : at + 2] == b"\n\n"]
 
-    meter = StreamMeter(choices, BOUNDS)
+    meter = StreamMeter(choices, BOUNDS, dialect)
     meter.feed([float(at + 1) for at in range(len(payload))], [payload[at : at + 1] for at in range(len(payload))])
     found = meter.finish(0.0)
-    by_event = measure(*((float(high), payload[low:high]) for low, high in pairwise([0, *ends])), choices=choices)
+    by_event = measure(
+        *((float(high), payload[low:high]) for low, high in pairwise([0, *ends])), choices=choices, dialect=dialect
+    )
 
     assert found == by_event
+    offsets = token_offsets(payload)
+    assert found.first_token_at == (float(offsets[0]) if offsets else None)
+    assert found.token_events == len(offsets)
     counted = ("usage", "finish_reasons", "token_events", "is_complete", "is_error", "missing_end", "faults")
     assert [getattr(found, field) for field in counted] == [getattr(whole, field) for field in counted]
 
@@ -55,14 +62,14 @@ def test_the_first_token_is_where_its_event_ends(name):
 @given(name=st.sampled_from(sorted(STREAMS)), cuts=st.sets(st.integers(0, 60_000), max_size=40), batch=st.integers(1, 9))
 def test_cuts_and_batches_change_nothing(name, cuts, batch):
     """Cutting a stream into pieces that arrive at the same instant, fed in any batches, changes no measurement."""
-    payload, choices = STREAMS[name], choices_of(name)
+    payload, choices, dialect = STREAMS[name], choices_of(name), dialect_of(name)
     pieces = cut(payload, cuts)
-    meter = StreamMeter(choices, BOUNDS)
+    meter = StreamMeter(choices, BOUNDS, dialect)
     for at in range(0, len(pieces), batch):
         some = pieces[at : at + batch]
         meter.feed([1.0] * len(some), some)
 
-    assert meter.finish(2.0) == measure((1.0, payload), choices=choices)
+    assert meter.finish(2.0) == measure((1.0, payload), choices=choices, dialect=dialect)
 
 
 @pytest.mark.parametrize(
@@ -94,15 +101,15 @@ def test_captured_streams_say_what_is_known_of_them(name, events, usage_counts, 
 @pytest.mark.parametrize("name", STREAMS)
 def test_no_captured_stream_has_faults_or_odd_figures(name):
     """Real streams are read without a fault, with or without recognising ordinary events, and every figure is finite."""
-    payload, choices = STREAMS[name], choices_of(name)
+    payload, choices, dialect = STREAMS[name], choices_of(name), dialect_of(name)
     ends = [at + 2 for at in range(len(payload)) if payload[at : at + 2] == b"\n\n"]
     timed = [(0.01 * number, payload[low:high]) for number, (low, high) in enumerate(pairwise([0, *ends]))]
 
-    found = measure(*timed, choices=choices)
+    found = measure(*timed, choices=choices, dialect=dialect)
 
     assert found.faults == 0
     assert all(isfinite(figure) for figure in (found.gap_sum_seconds, found.stall_ratio or 0, found.tpot_seconds() or 0))
-    assert same(found, measure(*timed, choices=choices, meter=ParsingMeter(choices, BOUNDS)))
+    assert same(found, measure(*timed, choices=choices, meter=ParsingMeter(choices, BOUNDS, dialect)))
 
 
 # What a token is
@@ -170,6 +177,30 @@ def test_completions_have_no_role_chunk():
     assert (found.first_token_at, found.first_visible_at, found.token_events) == (0.0, 0.0, 2)
 
 
+@pytest.mark.parametrize("name", ["chat_stream_echo", "completion_stream_echo"])
+def test_captured_echoes(name):
+    """A chat sends the echo as an event of its own, a completion puts the first token behind it."""
+    is_chat = name.startswith("chat")
+    payload = STREAMS[name]
+    meter = StreamMeter(1, BOUNDS, echoes=is_chat)
+    ends = [at + 2 for at in range(len(payload)) if payload[at : at + 2] == b"\n\n"]
+
+    found = measure(*((float(at), payload[low:high]) for at, (low, high) in enumerate(pairwise([0, *ends]))), meter=meter)
+
+    assert (found.first_token_at, found.token_events) == ((2.0, 4) if is_chat else (0.0, 2))
+
+
+def test_an_echo_is_no_token_of_any_choice():
+    """The first text of each choice is the prompt's; a finish reason beside it counts."""
+    meter = StreamMeter(2, BOUNDS, echoes=True)
+    other = event({"content": "p"}, index=1, finish="length")
+
+    found = measure((1.0, ROLE), (2.0, text("p")), (3.0, other), (4.0, text()), (5.0, STOP), (6.0, DONE), meter=meter)
+
+    assert (found.first_token_at, found.first_visible_at, found.token_events) == (4.0, 4.0, 1)
+    assert found.finish_reasons == ("stop", "length")
+
+
 # How a stream ends
 
 
@@ -228,6 +259,14 @@ def test_error_events(error):
     assert found.token_events == 4
 
 
+@pytest.mark.parametrize("error", [{"message": "m"}, "m"])
+def test_text_beside_an_error_is_no_token(error):
+    """What an error event says in the place of text was not generated."""
+    found = each_second(text(), text("Internal server error", error=error, finish="error"), DONE)
+
+    assert (found.is_error, found.token_events, found.last_token_at) == (True, 1, 0.0)
+
+
 def test_a_null_error_is_none():
     """Some servers write "error":null beside every delta."""
     found = each_second(*[text(error=None)] * 5, STOP, DONE)
@@ -280,6 +319,19 @@ def test_the_last_usage_wins():
     assert each_second(*pieces, usage(6), DONE).usage == Usage(3, 6)
 
 
+def test_usage_beside_several_choices_is_that_of_all():
+    """An event with several choices counts the whole answer: nothing is added up, and the largest figure stays."""
+
+    def both(tokens: int) -> bytes:
+        choices = [{"index": index, "delta": {"content": "a"}} for index in (0, 1)]
+        return usage(tokens, choices=choices)
+
+    alone = event({"content": "a"}, index=1, usage={"prompt_tokens": 3, "completion_tokens": 1})
+    found = each_second(alone, both(2), both(6), both(4), choices=2)
+
+    assert found.usage == Usage(3, 6)
+
+
 def test_usage_of_choices_is_summed_while_the_end_has_not_come():
     """Continuous figures are per choice; without the final event their sum is what is known."""
     pieces = [
@@ -321,6 +373,15 @@ def test_gaps_are_counted_in_their_buckets():
 def test_when_gaps_stand_for_single_tokens(completion, per_token):
     """As many tokens as events, or one more for the end of text: else a gap may stand for several tokens."""
     assert each_second(*[text()] * 4, STOP, usage(completion), DONE).gaps_are_per_token is per_token
+
+
+@pytest.mark.parametrize(("final", "per_token"), [(4, True), (9, False)])
+def test_usage_in_some_events_tells_nothing_of_the_others(final, per_token):
+    """Where not each token event has its count, gaps are those of single tokens only if the total says so."""
+    counted = text(usage={"prompt_tokens": 3, "completion_tokens": 1})
+
+    assert each_second(counted, *[text()] * 3, STOP, usage(final), DONE).gaps_are_per_token is per_token
+    assert each_second(*[text()] * 3, text(finish="stop", usage={"completion_tokens": final})).gaps_are_per_token is per_token
 
 
 def test_several_tokens_in_one_event_share_their_gap():
@@ -395,3 +456,46 @@ def test_an_event_over_the_cap():
     found = measure(*((1.0, piece) for piece in [text(), *pieces, text()[20:], STOP, DONE]))
 
     assert (found.token_events, found.faults, found.is_complete) == (3, 1, True)
+
+
+# The worker's own clocks
+
+
+@pytest.mark.parametrize(
+    ("text_of", "times", "faults"),
+    [
+        ("null", None, 0),
+        ("{}", WorkerTimes(), 0),
+        ('{"time_to_first_token_ms":250,"queue_time_ms":0,"generation_time_ms":1500.5}', WorkerTimes(0.25, 0.0, 1.5005), 0),
+        ('{"mean_itl_ms":20}', WorkerTimes(itl_seconds=0.02), 0),
+        ('{"mean_itl_ms":null,"queue_time_ms":-1}', WorkerTimes(), 1),
+        ('{"mean_itl_ms":"x","queue_time_ms":1e30}', WorkerTimes(), 2),
+        ('{"mean_itl_ms":true}', WorkerTimes(), 1),
+        ('{"mean_itl_ms":NaN}', WorkerTimes(), 1),
+        ("7", None, 1),
+        ("[]", None, 1),
+    ],
+)
+def test_the_workers_times(text_of, times, faults):
+    """They are read from the last event in seconds; absent and wrong figures are unknown, and nothing of ours changes."""
+    plain = usage(5)
+    with_times = plain[:-3] + b',"metrics":' + text_of.encode() + b"}\n\n"
+
+    found, without = (each_second(text(), text(), STOP, last, DONE) for last in (with_times, plain))
+
+    assert (found.times, found.faults) == (times, faults)
+    assert (found.tpot_seconds(), found.first_token_at) == (without.tpot_seconds(), without.first_token_at)
+
+
+@pytest.mark.parametrize(
+    ("name", "has_times"),
+    [
+        ("chat_stream_include_usage", True),
+        ("chat_stream_n2", False),
+        ("chat_stream", False),
+        ("load64_chat_stream_continuous", False),
+    ],
+)
+def test_the_times_of_captured_streams(name, has_times):
+    """One choice and asked usage give them, where the worker was told to measure."""
+    assert (measure((1.0, STREAMS[name]), choices=choices_of(name)).times is not None) == has_times

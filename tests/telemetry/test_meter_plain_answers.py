@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from telemetry.meter import MAX_PLAIN_BYTES, Measurements, NoMeter, PlainMeter
+from telemetry.measurements import Measurements
+from telemetry.plain_meter import MAX_PLAIN_BYTES, NoMeter, PlainMeter
 from tests import captures
 from tests.telemetry.streams import cut
 

@@ -14,7 +14,7 @@ from routing.topology import Topology
 from telemetry.catalog import CATALOG, Kind, Scope, Writer
 from telemetry.exposition import Writer as TextWriter
 from telemetry.layout import Layout
-from telemetry.meter import Measurements
+from telemetry.measurements import Measurements
 from telemetry.record import NoToken, Outcome, Phase, Rejection, RequestRecord
 from telemetry.recorder import GAP_BOUNDS, Recorder
 
@@ -200,6 +200,16 @@ def test_estimated_completions_are_no_lengths(book):
     series = book.series()
     assert series[key("completion_tokens_total", **POOL)] == 7
     assert key("completion_length_tokens_count", **POOL) not in series
+
+
+def test_estimated_prompts_are_no_measurements(book):
+    """What was estimated adds to the total, and tells nothing of lengths, of the estimate or of the cache."""
+    book.count(a_record(stream=True, prompt_tokens=70, prompt_is_estimate=True, estimated_prompt_tokens=70))
+
+    series = book.series()
+    assert series[key("prompt_tokens_total", **POOL)] == 70
+    others = ("prompt_length_tokens_count", "estimate_error_ratio_count", "cache_unknown_requests_total")
+    assert not {name for name in others if key(name, **POOL) in series}
 
 
 @pytest.mark.parametrize("per_token", [True, False])

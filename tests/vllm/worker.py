@@ -31,11 +31,18 @@ RUNNING = "vllm:num_requests_running"
 class RealWorker:
     """One running vLLM with its launcher; made by `Workers.running`."""
 
-    def __init__(self, log_path: Path) -> None:
-        """Start it and wait until it answers. RuntimeError, with what vLLM said last, when it never does."""
+    def __init__(self, log_path: Path, *arguments: str, environ: Mapping[str, str] | None = None) -> None:
+        """Start it with further arguments, and wait until it answers. RuntimeError, with its last words, when it never does."""
         self._log_path = log_path
         with log_path.open("wb") as log:
-            self._launcher = subprocess.Popen([sys.executable, SERVE], cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._launcher = subprocess.Popen(
+                [sys.executable, SERVE, *arguments],
+                cwd=ROOT,
+                env={**os.environ, **(environ or {})},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         assert self._launcher.stdout is not None
         output: IO[str] = self._launcher.stdout
         with output:

@@ -36,15 +36,15 @@ def test_parts_by_hand() -> None:
     assert parts.tokens_per_second == pytest.approx(10 / parts.step_seconds)
 
 
-@pytest.mark.parametrize(("batch", "copies"), [(1, 1), (2, 2), (10, 4)])
-def test_data_parallel_ranks_read_weights_each(batch: int, copies: int) -> None:
-    """As many ranks as have a sequence read all weights; the cache is read once whoever holds it."""
+@pytest.mark.parametrize(("batch", "sequences"), [(1, 1), (2, 1), (10, 2.5)])
+def test_data_parallel_ranks_read_weights_each(batch: int, sequences: float) -> None:
+    """Each rank reads all weights, and the caches of its own sequences."""
     parts = decode_parts(
         Deployment(a_shape(), a_gpu(), parallelism=Parallelism(data=4)), eta(1.0), batch=batch, context_tokens=99
     )
 
-    assert parts.weights_seconds == pytest.approx(copies * 42_000 / 4e12)
-    assert parts.cache_seconds == pytest.approx(batch * 100 * 160 / 4e12)
+    assert parts.weights_seconds == pytest.approx(42_000 / 1e12)
+    assert parts.cache_seconds == pytest.approx(sequences * 100 * 160 / 1e12)
 
 
 @pytest.mark.parametrize("name", WORKERS)

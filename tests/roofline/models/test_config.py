@@ -389,3 +389,28 @@ def test_something_else_than_an_object_is_refused() -> None:
     """A list that was parsed from some other JSON file is no config."""
     with pytest.raises(ValueError, match=r"list.*config\.json"):
         shape_from_config([], name="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_hidden_layers": 100_000}, "more than 2000 layers"),
+        ({"model_type": "electra"}, "an encoder has another shape"),
+        ({"model_type": "brand_new", "architectures": ["BrandNewForMaskedLM"]}, "are not of a language model"),
+    ],
+)
+def test_what_is_no_language_model_is_refused(changed: dict[str, object], message: str) -> None:
+    """Encoders, sizes beyond reason, and unknown types that say themselves that they generate nothing."""
+    fields = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "vocab_size": 100,
+    }
+    with pytest.raises(ValueError, match=message):
+        shape_from_config({**fields, **changed}, name="test")
+    assert (
+        shape_from_config({**fields, "model_type": "brand_new", "architectures": ["NewForCausalLM"]}, name="test").layers == 2
+    )

@@ -8,6 +8,7 @@ import pytest
 
 from roofline.precision import BF16, MXFP4, NVFP4
 from roofline.quantization import named_scheme, scheme_from_config
+from roofline.quantization.names import regular_expression
 from tests.roofline.quantization_configs import EXPERT, GATE, NVIDIA_DEEPSEEK_V3, O_PROJ, ROUTER, SHARED, Q
 
 
@@ -49,3 +50,10 @@ def test_long_lists_are_searched_quickly() -> None:
 
     assert NVFP4 in widths
     assert time.perf_counter() - begin < 0.5
+
+
+@pytest.mark.parametrize("text", ["(.*.*)*Z", "(a+)+b", "(x{1,9})*"])
+def test_expressions_that_repeat_a_repetition_are_refused(text: str) -> None:
+    """They can take for ever on a name that does not fit."""
+    with pytest.raises(ValueError, match="repeats a repetition"):
+        regular_expression(text)

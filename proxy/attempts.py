@@ -1,0 +1,212 @@
+"""Asking workers: which one, over which connection, and whom next when that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic as clock
+from typing import TYPE_CHECKING
+
+from proxy.dispatch import decide, prepare_lookup
+from proxy.errors import ProxyError, no_worker, response_not_found
+from proxy.lookups import possible_owners
+from proxy.progress import Progress
+from routing.policy import Decision, total_tokens
+from telemetry.record import Phase
+
+if TYPE_CHECKING:
+    from proxy.load import Block
+    from proxy.upstream import WorkerConnection
+
+_JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
+
+
+class Attempts(Progress):
+    """The half of an exchange that chooses a worker and sends; the other half takes what comes back."""
+
+    _connect_at: float | None = None
+    _task: asyncio.Task[None] | None = None  # makes a connection
+    _tried: tuple[str, ...] = ()  # workers that could not be reached
+    _load: Block | None = None  # the worker's figures that this request adds to, while it does
+    _load_tokens = 0  # what it adds
+    _owners: list[Decision] | None = None  # of a lookup: who may have the answer and has not been asked
+    _refused_by: str | None = None  # URL of the worker that refused the question for usage
+    _has_been_denied = False  # a worker has said that it does not have the answer
+
+    def fail(self, error: ProxyError) -> None:
+        """End the request with an error."""
+        raise NotImplementedError
+
+    def fail_unexpectedly(self) -> None:
+        """End the request because of the exception that is being handled."""
+        raise NotImplementedError
+
+    def _attempt(self, since: float) -> None:
+        """Choose a worker and send, on a kept connection at once or when a new one is there."""
+        if self._owners is not None:
+            self._ask_owner(since)
+            return
+        prepared = self.prepared
+        assert prepared is not None
+        state = self.state
+        previous = prepared.request.previous_id
+        self.decision = decision = decide(
+            prepared,
+            state.endpoints,
+            state.loads.snapshot(is_retry=bool(self._tried)),
+            self._tried,
+            None if previous is None else state.owners.find(previous),
+        )
+        self.limits = decision.pool.limits
+        self._load_tokens = total_tokens(prepared.estimate, prepared.request.max_tokens)
+        self._load = state.loads.begin(decision, self._load_tokens)
+        self._approach(since)
+
+    def _approach(self, since: float) -> None:
+        """Send to the worker of the decision, once a connection is there."""
+        assert self.decision is not None
+        connection = self.state.connections_to(self.decision.worker).take()
+        if connection is None:
+            self._connect(since)
+        else:
+            self.attempts += 1
+            if self.trace is not None:
+                self.trace.begin(self.decision.worker.name, since)
+            self._send(connection, since)
+
+    def look_up(self, answer_id: str, since: float) -> None:
+        """Ask the worker that has an answer, or those that may have it, in turn. Raises `ProxyError`."""
+        state = self.state
+        is_up = state.loads.snapshot(is_retry=True).is_up
+        self._owners = possible_owners(state.topology, self.key, is_up, state.owners.find(answer_id))
+        self._ask_owner(since)
+
+    def _ask_owner(self, since: float) -> None:
+        """The next one that may have the answer; it is no load for a worker, and counts as none."""
+        if not self._owners:
+            raise response_not_found() if self._has_been_denied else no_worker(has_tried=bool(self.attempts))
+        self.decision = decision = self._owners.pop(0)
+        self.limits = decision.pool.limits
+        self.prepared = prepare_lookup(decision, self.state.endpoints)
+        self._approach(since)
+
+    def may_ask_another(self, status: int) -> bool:
+        """Whether the worker does not have the answer that is looked up, and another may."""
+        return bool(self._owners) and status == 404
+
+    def ask_another(self, now: float, *, can_keep: bool) -> None:
+        """The same for one that has not answered at all."""
+        self._has_been_denied = True
+        self._let_go(now, can_keep=can_keep)
+        try:
+            self._ask_owner(now)
+        except ProxyError as error:
+            self.fail(error)
+
+    def ask_without_usage(self, now: float, *, can_keep: bool) -> None:
+        """The worker refused the question for usage and generated nothing: it gets the request as the client wrote it."""
+        assert self.decision is not None
+        self._refused_by = self.decision.worker.url
+        self._let_go(now, can_keep=can_keep)
+        if self._load is not None:
+            self.state.loads.count_attempt(self._load, "answered")
+        self._approach(now)
+
+    def note_answer(self, now: float) -> None:
+        """An answer has begun that is none of an error: remember how it came about."""
+        if self._refused_by is not None and self.decision is not None and self._refused_by == self.decision.worker.url:
+            self.state.usage_refusals.add(self._refused_by, now)
+
+    def _let_go(self, now: float, *, can_keep: bool) -> None:
+        """Forget an answer that the client does not get, and free its connection."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.exchange = None
+            if can_keep and connection.has_sent_all:
+                connection.release()
+            else:
+                connection.close()
+        if self.trace is not None:
+            self.trace.end("answered", now, None if self.answer is None else self.answer.status)
+        self.answer = self.relay = self.first_body_at = None
+        self.is_held = False
+
+    def _connect(self, since: float) -> None:
+        assert self.decision is not None
+        self.attempts += 1
+        self.phase = Phase.CONNECT
+        if self.trace is not None:
+            self.trace.begin(self.decision.worker.name, since)
+        self._connect_at = clock()
+        self.own_seconds += self._connect_at - since
+        self._task = self.state.connections_to(self.decision.worker).connect(self)  # type: ignore[arg-type]  # every one is an Exchange
+
+    def connected(self, connection: WorkerConnection) -> None:
+        """A new connection is there."""
+        now = self._end_of_connecting()
+        if self.ended:
+            connection.close()
+            return
+        try:
+            self._send(connection, now)
+        except Exception:
+            self.fail_unexpectedly()
+
+    def connect_failed(self, result: str) -> None:
+        """No connection could be made (``result`` is the attempt's label): another worker may get the request."""
+        now = self._end_of_connecting()
+        if self.ended or self.decision is None:
+            return
+        self._leave_worker(result)
+        self._tried = (*self._tried, self.decision.worker.name)
+        try:
+            self._attempt(now)
+        except ProxyError as error:
+            self.fail(error)
+        except Exception:
+            self.fail_unexpectedly()
+
+    def _end_of_connecting(self) -> float:
+        now = clock()
+        self._task = None
+        if self._connect_at is not None:
+            self.connect_seconds += now - self._connect_at
+            self._connect_at = None
+        return now
+
+    def _send(self, connection: WorkerConnection, since: float) -> None:
+        prepared, decision = self.prepared, self.decision
+        assert prepared is not None
+        assert decision is not None
+        self.connection = connection
+        connection.exchange = self  # type: ignore[assignment]  # the same
+        self.asks_usage = asks = (
+            prepared.strips_usage
+            and decision.pool.asks_usage
+            and self._refused_by is None
+            and not self.state.usage_refusals.has(decision.worker.url, since)
+        )
+        pieces, size = (prepared.pieces, prepared.size) if asks else ([prepared.body], len(prepared.body))
+        forwarded = self.head.forwarded if self.trace is None else self.head.forwarded + self.trace.line()
+        lines = b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+            self.state.request_prefix(decision, self.endpoint, self.head.query),
+            forwarded,
+            self.request_id.encode(),
+            size,
+        )
+        if self.paused_at is not None:
+            connection.pause()
+        self.phase = Phase.WAIT
+        if size <= _JOINED_BYTES:
+            connection.transport.write(b"".join((lines, *pieces)))
+        else:
+            connection.transport.writelines((lines, *pieces))
+        self.sent_at = self.last_data_at = clock()
+        self.own_seconds += self.sent_at - since
+
+    def _leave_worker(self, result: str) -> None:
+        """The worker has no more to do with this request."""
+        if self._load is not None:
+            self.state.loads.end(self._load, self._load_tokens, result)
+            self._load = None
+            if self.trace is not None:
+                self.trace.end(result, clock(), None if self.answer is None else self.answer.status)

@@ -1,0 +1,28 @@
+"""Durations come from one monotonic clock; the other one can be set back and forth while requests run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import proxy
+
+SERVING = ("account", "attempts", "client", "deadlines", "dispatch", "exchange", "load", "relay", "state", "upstream")
+# When a record ended and when the list of models was made, for people to read.
+READS_WALL_CLOCK = {
+    "account": ["ended_unix_seconds=wall_clock(),"],
+    "state": ["self.endpoints = Endpoints(topology, int(wall_clock()))"],
+}
+
+
+def test_no_duration_is_taken_from_the_wall_clock():
+    """In the serving path it is read in two places, of which neither is subtracted from anything."""
+    found = {}
+    for name in SERVING:
+        text = (Path(proxy.__file__).parent / f"{name}.py").read_text()
+        assert not re.search(r"\b(time\.time|datetime|time_ns)\b", text)
+        assert "from time import time\n" not in text
+        if lines := [line.strip() for line in text.splitlines() if "wall_clock()" in line]:
+            found[name] = lines
+
+    assert found == READS_WALL_CLOCK
