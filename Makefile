@@ -11,7 +11,7 @@ export PYTHONNOUSERSITE := 1
 READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_catalog.py tests/proxy/test_config*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vllm test test-vllm check fix bench clean runtime dev
+.PHONY: help demo demo-vllm compare-vllm test test-vllm check fix bench clean runtime dev
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' Makefile | while IFS=@ read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -22,6 +22,10 @@ demo: runtime ## Run the gateway with simulated workers and light traffic; print
 demo-vllm: runtime ## The same with a real vLLM on the CPU and a tiny model (the first time: 5 minutes, 2.5 GB)
 	@deploy/vllm-cpu/setup.sh
 	@$(PYTHON) deploy/vllm-cpu/demo.py $(ARGS)
+
+compare-vllm: runtime ## A real vLLM on the CPU beside a simulated worker fitted to it: TTFT and TPOT of both (4 minutes)
+	@deploy/vllm-cpu/setup.sh
+	@$(PYTHON) deploy/vllm-cpu/compare.py $(ARGS)
 
 test: check ## Run everything that decides whether a change may land (ARGS='-k …' reaches pytest)
 	@deploy/setup/test_tools.sh

@@ -33,7 +33,7 @@ def _names_gpus(model: Mapping[str, Tree]) -> bool:
 
 
 def _of_model(model: Mapping[str, Tree], path: KeyPath, directory: Path) -> Iterator[tuple[KeyPath, str, str]]:
-    from proxy.deployments import load_model  # noqa: PLC0415 - tables of models and GPUs, only for those who name one
+    from simulator.model_files import load_model  # noqa: PLC0415 - tables of models and GPUs, only for those who name one
 
     known: KnownModel | None = None
     shape = model.get("shape")
@@ -54,8 +54,8 @@ def _of_model(model: Mapping[str, Tree], path: KeyPath, directory: Path) -> Iter
 
 
 def _of_pool(pool: Mapping[str, Tree], path: KeyPath, known: KnownModel | None) -> Iterator[tuple[KeyPath, str, str]]:
-    from proxy.deployments import Written, deployment_of  # noqa: PLC0415
     from roofline.gpu_given import resolve_gpu  # noqa: PLC0415
+    from roofline.written import Written, deployment_of  # noqa: PLC0415
 
     spec = pool.get("gpu")
     if not isinstance(spec, str | dict):

@@ -139,7 +139,7 @@ class Answering:
         return Usage(
             prompt_tokens=sum(source.prompt.tokens for source in self.wanted.sources),
             completion_tokens=sum(one.generated_tokens for one in self.progress if one is not None),
-            cached_tokens=told.cached_tokens + self.tickets[tells].fetched_tokens if told is not None else 0,
+            cached_tokens=told.cached_tokens if told is not None else 0,
             created_cache_tokens=told.created_cache_tokens if told is not None else 0,
             reasoning_tokens=sum(
                 output.reasoning_tokens(one.generated_tokens)
@@ -161,13 +161,12 @@ class Answering:
         return self.wanted.echoes[index // self.wanted.n] if self.wanted.echoes else ""
 
     def _fetched_tokens(self, index: int) -> int:
-        """Tokens of a choice's prompt that come from another worker: whole blocks, and never the last token."""
+        """Tokens of a choice's prompt that come from another worker."""
         transfer = self.wanted.transfer
         if transfer is None or not transfer.is_decode or transfer.fault is not None:
             return 0
         prompt = self.wanted.sources[index // self.wanted.n].prompt
-        known = prompt.tokens - 1 if transfer.remote_tokens is None else min(prompt.tokens - 1, transfer.remote_tokens)
-        return known // prompt.block_tokens * prompt.block_tokens
+        return prompt.tokens if transfer.remote_tokens is None else min(prompt.tokens, transfer.remote_tokens)
 
     def _output(self, index: int) -> Output:
         source, choice = divmod(index, self.wanted.n)

@@ -97,7 +97,8 @@ def welcome(addresses: Addresses, log: Path) -> str:
     """What a person needs to look around."""
     body = json.dumps({"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "Tell me about water"}]})
     return f"""
-Ridgeline is up, with {len(WORKERS)} simulated workers. Their timing comes from demo constants, not from measurements.
+Ridgeline is up, with {len(WORKERS)} simulated workers. Their timing comes from the roofline of the GPUs that
+they stand for, with losses fitted to published measurements; nothing was measured here.
 
   client base URL   http://{addresses.client}/v1
   metrics           http://{addresses.observe}/metrics

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 
 from simulator.engine import Engine, Progress
@@ -30,7 +29,6 @@ class Ticket:
         self.arrived_at = arrived_at
         self.finish_reason = finish_reason
         self.prompt_tokens = prompt_tokens
-        self.fetched_tokens = 0  # of the prompt, that another worker had computed
         self.on_progress = on_progress  # called in the loop of the driver; must not raise
         self.rank = 0
         self.scheduled_at: float | None = None
@@ -84,19 +82,27 @@ class Driver:
     ) -> Ticket:
         """Give a sequence to the engine, which calls ``on_progress`` for its tokens. ``ValueError`` if it could never run.
 
-        ``fetched_tokens`` of its prompt come from another worker. The engine has no notion of that and is given the rest as the
-        whole prompt, so such a sequence takes too little of the KV cache.
+        ``fetched_tokens`` of its prompt come from another worker; see `Engine.add`. It comes to the engine's queue after the
+        timer's overhead of a request.
         """
         identifier = f"r{next(self._numbers)}"
-        whole = prompt
-        if fetched_tokens:
-            prompt = replace(prompt, tokens=prompt.tokens - fetched_tokens, blocks=())
-        ticket = Ticket(identifier, self._clock(), finish_reason, whole.tokens, on_progress)
-        ticket.fetched_tokens = fetched_tokens
-        ticket.rank = self.engine.add(identifier, prompt, output_tokens, priority=priority, rank=rank)
-        self.ledgers[ticket.rank].external_hit_tokens += fetched_tokens
+        engine, overhead = self.engine, self.engine.settings.timer.request_overhead_seconds / self._speed
+        engine.check(identifier, prompt, output_tokens, rank=rank, fetched_tokens=fetched_tokens)
+        ticket = Ticket(identifier, self._clock(), finish_reason, prompt.tokens, on_progress)
         self._tickets[identifier] = ticket
-        self._work[ticket.rank].set()
+
+        def enter() -> None:
+            if identifier in self._tickets:
+                engine.add(
+                    identifier, prompt, output_tokens, priority=priority, rank=ticket.rank, fetched_tokens=fetched_tokens
+                )
+                self._work[ticket.rank].set()
+
+        ticket.rank = engine.least_loaded_rank() if rank is None else rank
+        if overhead:
+            asyncio.get_running_loop().call_later(overhead, enter)
+        else:
+            enter()
         return ticket
 
     def withdraw(self, ticket: Ticket) -> None:
@@ -167,7 +173,7 @@ def _book(ticket: Ticket, progress: Progress, ledger: Ledger) -> None:
     ledger.e2e_seconds.observe(timing.queue_seconds + timing.first_token_seconds + timing.generation_seconds)
     ledger.tpot_seconds.observe(timing.generation_seconds / (timing.tokens - 1) if timing.tokens > 1 else 0.0)
     ledger.prompt_tokens.observe(ticket.prompt_tokens)
-    ledger.computed_tokens.observe(ticket.prompt_tokens - ticket.fetched_tokens - progress.cached_tokens)
+    ledger.computed_tokens.observe(ticket.prompt_tokens - progress.cached_tokens)
     ledger.generation_tokens.observe(progress.generated_tokens)
     ledger.preemptions.observe(progress.preempted)
     ledger.finished[ticket.finish_reason] = ledger.finished.get(ticket.finish_reason, 0) + 1

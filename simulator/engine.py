@@ -100,12 +100,43 @@ class Engine:
     def caches_prefixes(self, caches: bool) -> None:
         self._controls.caches_prefixes = caches
 
-    def add(self, identifier: str, prompt: Prompt, output_tokens: int, *, priority: int = 0, rank: int | None = None) -> int:
+    def add(
+        self,
+        identifier: str,
+        prompt: Prompt,
+        output_tokens: int,
+        *,
+        priority: int = 0,
+        rank: int | None = None,
+        fetched_tokens: int = 0,
+    ) -> int:
         """Queue a request that will generate ``output_tokens`` (at least 1), and say on which rank.
 
         ``rank`` ``None``: the one with the fewest sequences, where waiting ones count double while the KV cache is more than
-        half in use; equals take turns. ``priority``: lower is earlier, if the settings say so. ``ValueError`` if the request
-        could never run: no output, an identifier in use, no such rank, or more tokens than the KV cache holds.
+        half in use; equals take turns. ``priority``: lower is earlier, if the settings say so. ``fetched_tokens`` of the prompt
+        come from another worker's KV cache: they take blocks and are not computed, unless a preemption loses them.
+        ``ValueError`` if the request could never run; see `check`.
+        """
+        self.check(identifier, prompt, output_tokens, rank=rank, fetched_tokens=fetched_tokens)
+        chosen = self.least_loaded_rank() if rank is None else rank
+        request = Request(
+            identifier=identifier,
+            prompt=prompt,
+            output_tokens=output_tokens,
+            priority=priority,
+            number=self._arrivals,
+            fetched_tokens=fetched_tokens,
+        )
+        self._arrivals += 1
+        self.ranks[chosen].add(request)
+        return chosen
+
+    def check(
+        self, identifier: str, prompt: Prompt, output_tokens: int, *, rank: int | None = None, fetched_tokens: int = 0
+    ) -> None:
+        """``ValueError`` if a request could never run.
+
+        No output, an identifier in use, no such rank, more tokens than the KV cache holds, or more fetched than the prompt has.
         """
         settings = self.settings
         if output_tokens < 1:
@@ -118,13 +149,8 @@ class Engine:
             raise ValueError(f"{prompt.tokens} + {output_tokens} tokens do not fit the KV cache")
         if rank is not None and not 0 <= rank < len(self.ranks):
             raise ValueError(f"rank must be in 0-{len(self.ranks) - 1}, got {rank}")
-        chosen = self._least_loaded() if rank is None else rank
-        request = Request(
-            identifier=identifier, prompt=prompt, output_tokens=output_tokens, priority=priority, number=self._arrivals
-        )
-        self._arrivals += 1
-        self.ranks[chosen].add(request)
-        return chosen
+        if not 0 <= fetched_tokens <= prompt.tokens:
+            raise ValueError(f"fetched_tokens must be in 0-{prompt.tokens}, got {fetched_tokens}")
 
     def abort(self, identifier: str) -> bool:
         """Drop a request at once, wherever it is. False if it is not there (any more)."""
@@ -154,7 +180,8 @@ class Engine:
         outcomes = [rank.reset_prefix_cache(preempts_running=preempts_running) for rank in self.ranks]
         return all(outcomes)
 
-    def _least_loaded(self) -> int:
+    def least_loaded_rank(self) -> int:
+        """Where the next request goes if it names no rank; equals take turns, so asking counts as a turn."""
         count = len(self.ranks)
         if count == 1:
             return 0

@@ -34,7 +34,7 @@ class Batch:
         self.waiting = queue_of(settings.queue_policy)
         self.running: dict[str, Sequence] = {}  # in the order in which they were admitted
         self.single: dict[str, Sequence] = {}  # those of them that are planned one by one: prefills, and who verifies drafts
-        self.decoding = DecodeGroup(settings.block_tokens, settings.step_timer.windows)  # the others
+        self.decoding = DecodeGroup(settings.block_tokens, settings.timer.windows)  # the others
         self._settings = settings
         self._controls = controls
         self._totals = totals
@@ -167,8 +167,11 @@ class Batch:
         caches, holding = self._controls.caches_prefixes, sequence.holding
         # The last token is always computed: the next one comes from it.
         hits = pool.find(holding.pieces, (target - 1) // size) if caches else 0
-        tokens = min(target - hits * size, self._longest_chunk, budget)
-        fresh = -(-(hits * size + tokens) // size) - hits
+        there = hits * size
+        if request.fetched_tokens > there and not sequence.preemptions:
+            there = min(request.fetched_tokens, target - 1)
+        tokens = min(target - there, self._longest_chunk, budget)
+        fresh = -(-(there + tokens) // size) - hits
         whole = -(-target // size) - hits
         missing = pool.missing(holding.pieces, hits, whole if self._settings.admits_whole_prompts else fresh)
         if missing:
@@ -180,10 +183,12 @@ class Batch:
         pool.hold(holding, hits)
         pool.take(fresh)
         sequence.blocks = hits + fresh
-        sequence.computed = hits * size
+        sequence.computed = there
         sequence.target = target
         if sequence.cached_tokens is None:
-            sequence.cached_tokens = hits * size
+            sequence.cached_tokens = there
+            sequence.fetched_tokens = there - hits * size
+            self._totals.fetched_tokens += there - hits * size
             self._totals.prefix_queried_tokens += request.prompt.tokens if caches else 0
             self._totals.prefix_hit_tokens += hits * size
         self._totals.recomputed_tokens += max(0, sequence.lost_tokens - hits * size)

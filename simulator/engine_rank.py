@@ -19,7 +19,7 @@ class Rank:
             self.totals.accepted_by_position = [0] * settings.speculation.drafts
         self._settings = settings
         self._controls = controls
-        self._timer = settings.step_timer
+        self._timer = settings.timer
         self._batch = Batch(settings, controls, self.totals)
         self._plan = Plan()  # of the step in flight
         self._step: Step | None = None
@@ -214,4 +214,5 @@ class Rank:
             created_cache_tokens=min(sequence.created_blocks * size, request.prompt.tokens // size * size - cached),
             is_finished=generated == request.output_tokens,
             preempted=sequence.preemptions,
+            fetched_tokens=sequence.fetched_tokens,
         )

@@ -19,6 +19,7 @@ class Sequence:
         "computed",
         "created_blocks",
         "ends_at",
+        "fetched_tokens",
         "generated",
         "holding",
         "lost_tokens",
@@ -35,7 +36,8 @@ class Sequence:
         self.target = request.prompt.tokens  # tokens to be computed before the next one can be generated
         self.preemptions = 0
         self.lost_tokens = 0  # computed ones that the last preemption lost
-        self.cached_tokens: int | None = None  # found in the cache when it was first admitted; None before
+        self.cached_tokens: int | None = None  # found in the cache or fetched when it was first admitted; None before
+        self.fetched_tokens = 0  # those of them that were fetched
         self.created_blocks = 0  # prompt blocks that the cache learned from it
         self.holding = Holding(request.prompt.pieces)  # blocks it uses by name
         self.blocks = 0  # all blocks it uses

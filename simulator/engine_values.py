@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from simulator.gpus import DemoGpu
 from simulator.prefix import BLOCK_TOKENS, Prompt
 from simulator.timing import Noise, StepTimer
 
@@ -34,13 +33,11 @@ class Speculation:
 class EngineSettings:
     """What bounds a step, and what it costs.
 
-    Either ``gpu``, whose demo constants say both, or ``timer`` and ``kv_tokens``; they outrank it if given too. ``ValueError``
-    for settings that cannot be.
+    ``ValueError`` for settings that cannot be.
     """
 
-    gpu: DemoGpu | None = None
-    timer: StepTimer | None = None  # how long steps take
-    kv_tokens: int | None = None  # capacity of the KV cache of one rank, rounded down to whole blocks
+    timer: StepTimer  # how long steps take
+    kv_tokens: int  # capacity of the KV cache of one rank, rounded down to whole blocks
     block_tokens: int = BLOCK_TOKENS  # of one KV block; prompts must be cut alike
     max_num_seqs: int = 64  # sequences that run at once on one rank
     step_tokens: int = 2048  # tokens computed in one step, prefill and decode together; at least max_num_seqs
@@ -54,8 +51,6 @@ class EngineSettings:
     seed: int = 0  # what noise and acceptance are drawn from
 
     def __post_init__(self) -> None:
-        if self.timer is None or self.kv_tokens is None:
-            self._needed_gpu()
         for name in ("block_tokens", "max_num_seqs", "step_tokens", "ranks"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -69,18 +64,7 @@ class EngineSettings:
     @property
     def kv_blocks(self) -> int:
         """Capacity of the KV cache of one rank in blocks."""
-        tokens = self._needed_gpu().kv_tokens if self.kv_tokens is None else self.kv_tokens
-        return tokens // self.block_tokens
-
-    @property
-    def step_timer(self) -> StepTimer:
-        """What times the steps."""
-        return self._needed_gpu().timer if self.timer is None else self.timer
-
-    def _needed_gpu(self) -> DemoGpu:
-        if self.gpu is None:
-            raise ValueError("an engine needs a gpu, or a timer and kv_tokens")
-        return self.gpu
+        return self.kv_tokens // self.block_tokens
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +85,7 @@ class Request:
     output_tokens: int  # how many it will generate
     priority: int = 0  # lower is earlier; only with `QueuePolicy.PRIORITY`
     number: int = 0  # order of arrival
+    fetched_tokens: int = 0  # of the prompt, whose KV cache another worker hands over
 
 
 class Step(NamedTuple):  # one for every step of every engine: a dataclass takes three times as long to make
@@ -122,10 +107,11 @@ class Progress:
     identifier: str
     generated_tokens: int  # so far, these included
     new_tokens: int  # at least 1
-    cached_tokens: int  # prompt tokens taken from the prefix cache when it was first admitted
+    cached_tokens: int  # prompt tokens not computed when it was first admitted: found in the prefix cache, or fetched
     created_cache_tokens: int  # prompt tokens the prefix cache learned
     is_finished: bool
     preempted: int = 0  # times it lost its KV cache so far
+    fetched_tokens: int = 0  # those of the cached tokens that came from another worker
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,6 +121,7 @@ class Totals:
     steps: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
+    fetched_tokens: int = 0  # prompt tokens whose KV cache came from another worker
     prompt_tokens: int = 0  # of finished prefills, cached ones included
     generation_tokens: int = 0
     preemptions: int = 0

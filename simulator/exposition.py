@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from simulator.dialect import Dialect
@@ -58,6 +58,7 @@ class Snapshot:
     tool_calls: Mapping[tuple[str, str], int]  # by mode and outcome
     lag: Lag
     http: HttpStats
+    cache_settings: Mapping[str, str] = field(default_factory=dict)  # labels of cache_config_info, instead of vLLM's defaults
 
 
 def write_page(snapshot: Snapshot, dialect: Dialect) -> str:
@@ -89,7 +90,7 @@ def _counters(page: _Page) -> None:
     page.counter(
         "external_prefix_cache_queries", external.format("queries", "queried"), lambda one: one.ledger.external_queried_tokens
     )
-    page.counter("external_prefix_cache_hits", external.format("hits", "cached"), lambda one: one.ledger.external_hit_tokens)
+    page.counter("external_prefix_cache_hits", external.format("hits", "cached"), lambda one: one.totals.fetched_tokens)
     page.counter("mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.", lambda _: 0)
     page.counter("mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.", lambda _: 0)
     preempted = "Cumulative number of preemption from the engine."
@@ -130,14 +131,14 @@ def _counters(page: _Page) -> None:
 
 
 def _by_source(one: EngineView) -> dict[str, int]:
-    """Prompt tokens by where they came from; the engine's total knows nothing of those from other workers."""
+    """Prompt tokens by where they came from."""
     cached = _cached(one)
-    computed = max(0, one.totals.prompt_tokens - cached["device"])
+    computed = max(0, one.totals.prompt_tokens - cached["device"] - cached["p2p"])
     return {"local_compute": computed, "local_cache_hit": cached["device"], "external_kv_transfer": cached["p2p"]}
 
 
 def _cached(one: EngineView) -> dict[str, int]:
-    hits, external = one.totals.prefix_hit_tokens, one.ledger.external_hit_tokens
+    hits, external = one.totals.prefix_hit_tokens, one.totals.fetched_tokens
     return {"device": hits, "host": 0, "p2p": external, "disk": 0, "external_unspecified": 0}
 
 
@@ -182,7 +183,10 @@ def _cache_settings(page: _Page) -> None:
         "num_gpu_blocks": str(settings.kv_blocks),
     }
     fixed = dict(pair.split("=") for pair in _CACHE_SETTINGS.split())
-    samples = [({**fixed, **varying, "engine": str(number)}, 1) for number, _ in enumerate(page.snapshot.engines)]
+    samples = [
+        ({**fixed, **page.snapshot.cache_settings, **varying, "engine": str(number)}, 1)
+        for number, _ in enumerate(page.snapshot.engines)
+    ]
     page.family("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig", samples)
 
 

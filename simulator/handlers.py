@@ -47,7 +47,7 @@ _Route = Callable[[Request, Reply], None]
 class SimulatedWorker:
     """The handlers, and what they share."""
 
-    def __init__(self, settings: WorkerSettings, driver: Driver, exit_process: Callable[[], None]) -> None:
+    def __init__(self, settings: WorkerSettings, served: Served, driver: Driver, exit_process: Callable[[], None]) -> None:
         self.driver = driver
         self.switch = FaultSwitch()
         self.is_draining = False
@@ -57,7 +57,7 @@ class SimulatedWorker:
         self.port = settings.port  # as others find it
         self._settings = settings
         self._dialect = settings.dialect
-        self._served = settings.served()
+        self._served = served
         self._started = time.time()
         self._permissions = [secrets.token_hex(8) for _ in (*settings.names, *settings.adapters)]
         self._salts = count(1)
@@ -239,7 +239,7 @@ class SimulatedWorker:
         asked = parse_tokenize(_json_body(request), self._served)
         ids = asked.source.ids()
         spellings = [token.spelling for token in tokens_of_ids(ids)] if asked.wants_spellings else None
-        self._answer(request, reply, 200, wire_small.tokenize_body(ids, self._settings.max_model_len, spellings))
+        self._answer(request, reply, 200, wire_small.tokenize_body(ids, self._served.max_model_len, spellings))
 
     def _count_tokens(self, request: Request, reply: Reply) -> None:
         self._answer(request, reply, 200, count_body(parse_count(_json_body(request), self._served)))
@@ -250,7 +250,7 @@ class SimulatedWorker:
 
     def _models(self, request: Request, reply: Reply) -> None:
         settings = self._settings
-        longest = settings.max_model_len
+        longest = self._served.max_model_len
         parents = {**dict.fromkeys(settings.names), **dict.fromkeys(settings.adapters, settings.model)}
         body = wire_small.models_body(parents, settings.model, int(time.time()), longest, self._permissions)
         self._answer(request, reply, 200, body)
@@ -274,7 +274,11 @@ class SimulatedWorker:
             model=self._settings.model,
             created=self._started,
             settings=engine.settings,
-            max_model_len=self._settings.max_model_len,
+            max_model_len=self._served.max_model_len,
+            cache_settings={
+                "cache_dtype": self._settings.hardware.kv_cache_dtype or "auto",
+                "gpu_memory_utilization": str(self._settings.hardware.memory_utilization_ratio),
+            },
             engines=[
                 EngineView(
                     running=rank.running,

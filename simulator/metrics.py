@@ -68,7 +68,6 @@ class Ledger:
         self.step_tokens = Histogram(STEP_BOUNDS)  # computed or generated in a step
         self.finished = dict.fromkeys(FINISHED_REASONS, 0)
         self.external_queried_tokens = 0  # asked of another worker's KV cache
-        self.external_hit_tokens = 0
 
     def __repr__(self) -> str:
         return f"<Ledger {self.finished}>"

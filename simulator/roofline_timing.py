@@ -40,7 +40,9 @@ def kv_cache_tokens(deployment: Deployment, memory: MemorySettings = DEFAULT_SET
     """
     budget = memory_budget(deployment, memory)
     if not budget.fits:
-        raise ValueError(f"{deployment!r} leaves no memory for a KV cache: {budget.missing_bytes / 2**30:.1f} GiB are missing")
+        held = f"{deployment.shape.name} in {deployment.weights.name} on {deployment.parallelism.gpus} x {deployment.gpu.id}"
+        missing = f"{budget.missing_bytes / 2**30:.1f} GiB of memory a GPU are missing"
+        raise ValueError(f"{held} leaves no room for a KV cache: {missing}; give more GPUs, or narrower weights")
     return budget.tokens() // deployment.parallelism.data
 
 

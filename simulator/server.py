@@ -21,8 +21,9 @@ class RunningWorker:
 
     def __init__(self, settings: WorkerSettings, exit_process: Callable[[], None] | None) -> None:
         loop = asyncio.get_running_loop()
-        driver = Driver(settings.engine(), clock=loop.time, speed=settings.speed)
-        self.worker = SimulatedWorker(settings, driver, exit_process or self._vanish)
+        engine, max_model_len = settings.launch()
+        driver = Driver(engine, clock=loop.time, speed=settings.speed)
+        self.worker = SimulatedWorker(settings, settings.served(max_model_len), driver, exit_process or self._vanish)
         self.listener = Listener(self.worker.handle, settings.host, settings.port)
         self.control: Listener | None = None
         self.driving = loop.create_task(driver.run())

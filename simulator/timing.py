@@ -60,6 +60,10 @@ class StepTimer(Protocol):
     """Says how long a step takes; the same for the same work."""
 
     @property
+    def request_overhead_seconds(self) -> float:
+        """Once a request, between its arrival and the engine's queue: tokenising and the like; 0 for none."""
+
+    @property
     def windows(self) -> tuple[Window, ...]:
         """The reaches of attention for which `StepWork.windowed_tokens` is wanted."""
 
@@ -84,11 +88,14 @@ def work_of(parts: Iterable[Part], timer: StepTimer) -> StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantTimer:
-    """Three constants: what every step costs, what each token of a prefill adds, and each cached token that is read."""
+    """A few constants: what every step costs, and what prefills, contexts, decoding sequences and chunks add to it."""
 
     step_seconds: float
     prefill_seconds_per_token: float
-    context_seconds_per_token: float
+    context_seconds_per_token: float  # of each cached token that is read
+    sequence_seconds: float = 0.0  # each one that decodes
+    chunk_seconds: float = 0.0  # each chunk of a prefill, and each sequence that verifies drafts
+    request_overhead_seconds: float = 0.0  # once a request, outside of steps
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -104,12 +111,14 @@ class ConstantTimer:
         return (
             self.step_seconds
             + self.prefill_seconds_per_token * new
+            + self.chunk_seconds * len(work.parts)
+            + self.sequence_seconds * work.decoding
             + self.context_seconds_per_token * (work.context_tokens + past)
         )
 
     def decoding(self, count: int) -> DecodeSeconds:
-        """The same for decode steps, which cost the same for any ``count``."""
-        step, each = self.step_seconds, self.context_seconds_per_token
+        """The same for decode steps."""
+        step, each = self.step_seconds + self.sequence_seconds * count, self.context_seconds_per_token
         return lambda context, _: step + each * context
 
 

@@ -51,17 +51,16 @@ def simulate(
     choose: Choose,
     *,
     changes: Iterable[Change] = (),
-    request_seconds: float = 0.0,
     skips_ahead: bool = True,
 ) -> list[Served]:
     """Serve all arrivals, and those that follow them, by fresh engines. The results are in order of arrival.
 
-    ``request_seconds`` pass between the choice and the engine's queue: parsing, tokenising. A request that its engine says it
-    can never run is refused, as one for which ``choose`` says ``None``; what follows it never comes. A request still
-    unfinished when nothing moves any more (a paused engine) has no end. Without ``skips_ahead`` each step of each engine goes
-    through the heap; that is slower and gives the same.
+    Between the choice and the engine's queue passes the overhead of a request, which the engine's timer tells. A request that
+    its engine says it can never run is refused, as one for which ``choose`` says ``None``; what follows it never comes. A
+    request still unfinished when nothing moves any more (a paused engine) has no end. Without ``skips_ahead`` each step of each
+    engine goes through the heap; that is slower and gives the same.
     """
-    run = _Run(engines, choose, request_seconds, skips_ahead)
+    run = _Run(engines, choose, skips_ahead)
     return run.through(list(arrivals), list(changes))
 
 
@@ -119,10 +118,10 @@ class _Record:
 class _Run:
     """Two heaps: what comes to the fleet, and the ends of steps in flight."""
 
-    def __init__(self, engines: Sequence[Engine], choose: Choose, request_seconds: float, skips_ahead: bool) -> None:
+    def __init__(self, engines: Sequence[Engine], choose: Choose, skips_ahead: bool) -> None:
         self._fleet = Fleet(engines)
         self._choose = choose
-        self._request_seconds = request_seconds
+        self._overhead_seconds = [engine.settings.timer.request_overhead_seconds for engine in engines]
         self._skips_ahead = skips_ahead
         self._ranks = [rank for engine in engines for rank in engine.ranks]
         self._places = list(accumulate((len(engine.ranks) for engine in engines), initial=0))  # of each engine's first rank
@@ -181,8 +180,9 @@ class _Run:
         record.worker = worker
         fleet.in_flight[worker] += 1
         fleet.load_tokens[worker] += record.load_tokens
-        if self._request_seconds:
-            self._push(now + self._request_seconds, record)
+        overhead = self._overhead_seconds[worker]
+        if overhead:
+            self._push(now + overhead, record)
         else:
             self._enter(record)
 

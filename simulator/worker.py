@@ -10,10 +10,14 @@ from typing import Annotated
 import typer
 import uvloop
 
+from roofline.expected import DEFAULT_LOSSES
 from simulator.dialect import DIALECTS
 from simulator.faults import read_faults
+from simulator.hardware import Hardware
+from simulator.roofline_timing import Scale
 from simulator.server import WorkerSettings, start_worker
 
+_HARDWARE = "Model and GPUs"
 _FORM = "Form of answers"
 _ENGINE = "Engine"
 _FAULTS = "Faults"
@@ -47,7 +51,9 @@ def run(settings: WorkerSettings) -> None:
 @app.command()
 def main(
     model: Annotated[str, typer.Option(help="Name of the model it serves.")],
-    gpu: Annotated[str, typer.Option(help="GPU whose timing it takes, such as h100-sxm.")],
+    gpu: Annotated[
+        str, typer.Option(help="GPU that it simulates: an id such as h100-sxm, or bf16=9.9e14,bandwidth=3.35e12,memory=80e9.")
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     alias: Annotated[list[str] | None, typer.Option(help="A further name of the model.", show_default=False)] = None,
@@ -58,15 +64,74 @@ def main(
     dev_mode: Annotated[
         bool, typer.Option("--dev-mode", help="/pause, /resume, /abort_requests, /reset_prefix_cache.")
     ] = False,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            help="Model whose size it has: a known name, or the path of a config.json; else the one known as --model.",
+            show_default=False,
+            rich_help_panel=_HARDWARE,
+        ),
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="GPUs of the worker.", show_default=False, rich_help_panel=_HARDWARE)
+    ] = None,
+    tensor_parallel_size: Annotated[
+        int | None, typer.Option(min=1, help="GPUs that share each layer.", show_default=False, rich_help_panel=_HARDWARE)
+    ] = None,
+    data_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Engines behind the one server.", rich_help_panel=_HARDWARE)
+    ] = 1,
+    enable_expert_parallel: Annotated[
+        bool, typer.Option("--enable-expert-parallel", help="Experts lie whole on GPUs.", rich_help_panel=_HARDWARE)
+    ] = False,
+    weight_dtype: Annotated[
+        str | None, typer.Option(help="Format of the weights: fp8, awq …", show_default=False, rich_help_panel=_HARDWARE)
+    ] = None,
+    kv_cache_dtype: Annotated[
+        str | None, typer.Option(help="Format of the KV cache: auto, fp8 …", show_default=False, rich_help_panel=_HARDWARE)
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Share of the GPU's memory it may use.", rich_help_panel=_HARDWARE)
+    ] = 0.92,
+    engine: Annotated[
+        str, typer.Option(help=f"Whose losses: {', '.join(DEFAULT_LOSSES)}.", rich_help_panel=_HARDWARE)
+    ] = "vllm",
+    compute_factor: Annotated[float, typer.Option(help="2: computing takes twice as long.", rich_help_panel=_HARDWARE)] = 1.0,
+    memory_factor: Annotated[float, typer.Option(help="The same of memory traffic.", rich_help_panel=_HARDWARE)] = 1.0,
+    overhead_factor: Annotated[
+        float, typer.Option(help="The same of overheads, per layer and request.", rich_help_panel=_HARDWARE)
+    ] = 1.0,
+    exchange_factor: Annotated[float, typer.Option(help="The same of what GPUs exchange.", rich_help_panel=_HARDWARE)] = 1.0,
+    request_overhead: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds from a request's arrival to the engine's queue; else the engine's.",
+            show_default=False,
+            rich_help_panel=_HARDWARE,
+        ),
+    ] = None,
     max_model_len: Annotated[
-        int, typer.Option(min=1, help="Most tokens of prompt and output together.", rich_help_panel=_ENGINE)
-    ] = 131_072,
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="Most sequences that run at once.", rich_help_panel=_ENGINE)] = 64,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most tokens of prompt and output together; else the model's.",
+            show_default=False,
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
+    max_num_seqs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most sequences that run at once; else as vLLM.", show_default=False, rich_help_panel=_ENGINE),
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most tokens of a step; else as vLLM.", show_default=False, rich_help_panel=_ENGINE),
+    ] = None,
     max_num_queued_reqs: Annotated[
         int | None, typer.Option(min=1, help="Most requests that wait.", show_default=False, rich_help_panel=_ENGINE)
     ] = None,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens in a block of the KV cache.", rich_help_panel=_ENGINE)] = 16,
-    data_parallel_size: Annotated[int, typer.Option(min=1, help="Engines behind the one server.", rich_help_panel=_ENGINE)] = 1,
     num_speculative_tokens: Annotated[
         int, typer.Option(min=0, help="Drafts of speculative decoding in each step; 0 for none.", rich_help_panel=_ENGINE)
     ] = 0,
@@ -74,7 +139,7 @@ def main(
         float, typer.Option(min=0, max=1, help="Chance of a draft to be accepted.", rich_help_panel=_ENGINE)
     ] = 0.7,
     step_noise: Annotated[
-        float, typer.Option(min=0, help="Sigma of the lognormal noise on step times.", rich_help_panel=_ENGINE)
+        float, typer.Option("--noise", min=0, help="Sigma of the lognormal noise on step times.", rich_help_panel=_ENGINE)
     ] = 0.0,
     kv_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens of KV cache; else the GPU's.", show_default=False, rich_help_panel=_ENGINE)
@@ -132,12 +197,30 @@ def main(
                 model=model,
                 gpu=gpu,
                 port=port,
+                shape=shape,
+                hardware=Hardware(
+                    gpus=gpus,
+                    tensor_parallel_size=tensor_parallel_size,
+                    is_expert_parallel=enable_expert_parallel,
+                    weight_dtype=weight_dtype,
+                    kv_cache_dtype=kv_cache_dtype,
+                    memory_utilization_ratio=gpu_memory_utilization,
+                    engine=engine,
+                    scale=Scale(
+                        compute_factor=compute_factor,
+                        memory_factor=memory_factor,
+                        overhead_factor=overhead_factor,
+                        exchange_factor=exchange_factor,
+                    ),
+                    request_overhead_seconds=request_overhead,
+                ),
                 host=host,
                 aliases=tuple(alias or ()),
                 adapters=tuple(lora_module or ()),
                 imitate=imitate,
                 max_model_len=max_model_len,
                 max_num_seqs=max_num_seqs,
+                step_tokens=max_num_batched_tokens,
                 max_queued=max_num_queued_reqs,
                 block_tokens=block_size,
                 data_parallel_size=data_parallel_size,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
-from proxy.deployments import Written, deployment_of, load_model
 from proxy.planning.asked import Asked, PlanOptionError, question_of
 from roofline.capacity.memory import smallest_fit
 from roofline.deployment import Deployment
@@ -18,6 +17,8 @@ from roofline.gpus import GPUS
 from roofline.models.known import KnownModel
 from roofline.plan.plan import Plan, make_plan
 from roofline.plan.question import Question
+from roofline.written import Written, deployment_of
+from simulator.model_files import load_model
 
 MOST_COLUMNS = 16
 _AUTO = "auto"

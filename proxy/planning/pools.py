@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proxy.config import ModelConfig, PoolConfig, load_config
-from proxy.deployments import Written, deployment_of, load_model
 from roofline.deployment import Deployment
 from roofline.gpu import Gpu
 from roofline.gpu_given import resolve_gpu
 from roofline.models.known import KnownModel
+from roofline.written import Written, deployment_of
+from simulator.model_files import load_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

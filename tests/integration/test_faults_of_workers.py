@@ -102,7 +102,13 @@ async def stage() -> AsyncIterator[Stage]:
             for number in range(count):
                 faults = ILL if model == "half" and number == 0 else Faults()
                 settings = WorkerSettings(
-                    model=model, gpu="h100-sxm", port=0, prompt_tokens_details=True, faults=faults, control_port=0
+                    model=model,
+                    shape="llama-3.1-8b",
+                    gpu="h100-sxm",
+                    port=0,
+                    prompt_tokens_details=True,
+                    faults=faults,
+                    control_port=0,
                 )
                 running, url = await start_worker(settings)
                 stack.push_async_callback(running.cleanup)
@@ -118,7 +124,20 @@ async def stage() -> AsyncIterator[Stage]:
 async def mortal_worker() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """A worker in a process of its own, which ends in the middle of its first answer; and its URL."""
     faults = json.dumps({"end": "exit", "end_at_token": 3})
-    command = ["-m", "simulator.worker", "--model", "mortal", "--gpu", "h100-sxm", "--port", "0", "--faults", faults]
+    command = [
+        "-m",
+        "simulator.worker",
+        "--model",
+        "mortal",
+        "--shape",
+        "llama-3.1-8b",
+        "--gpu",
+        "h100-sxm",
+        "--port",
+        "0",
+        "--faults",
+        faults,
+    ]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:

@@ -28,7 +28,7 @@ KEYS = {"keys": [{"name": "app", "sha256": hashlib.sha256(KEY.encode()).hexdiges
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway() -> AsyncIterator[Gateway]:
     """A gateway in front of one simulated worker, which runs on this loop."""
-    settings = WorkerSettings(model=MODEL, gpu="h100-sxm", port=0, speed=20.0, max_model_len=4096)
+    settings = WorkerSettings(model=MODEL, shape="llama-3.1-8b", gpu="h100-sxm", port=0, speed=20.0, max_model_len=4096)
     runner, url = await start_worker(settings)
     try:
         models = [{"name": MODEL, "aliases": ["llama"], "workers": [url]}]

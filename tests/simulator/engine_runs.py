@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from simulator.engine import Engine, EngineSettings, Progress, Step
-from simulator.gpus import DemoGpu
 from simulator.prefix import Prompt, prompt_of_text
+from simulator.timing import ConstantTimer
 
-GPU = DemoGpu(step_seconds=0.010, prefill_seconds_per_token=0.0001, context_seconds_per_token=0.000001, kv_tokens=16_000)
+TIMER = ConstantTimer(step_seconds=0.010, prefill_seconds_per_token=0.0001, context_seconds_per_token=0.000001)
+GPU: dict[str, Any] = {"timer": TIMER, "kv_tokens": 16_000}
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Run:
 
 
 def a_run(**settings: object) -> Run:
-    return Run(Engine(EngineSettings(**{"gpu": GPU, **settings})))  # type: ignore[arg-type]
+    return Run(Engine(EngineSettings(**{**GPU, **settings})))  # type: ignore[arg-type]
 
 
 def a_prompt(tokens: int, text: str = "a") -> Prompt:

@@ -132,11 +132,14 @@ BY_PREFIX = {
 ELSEWHERE = {
     **dict.fromkeys(("abort_requests_reply", "aborted_by_admin_chat_stream", "chat_while_paused"), "test_worker.py"),
     **dict.fromkeys(("midstream_engine_killed", "midstream_engine_killed_completion"), "below"),
-    **dict.fromkeys(("midstream_engine_killed_nonstream", "overload_503_nonstream", "overload_503_stream"), "below"),
+    "midstream_engine_killed_nonstream": "below",
     "midstream_server_sigkill": "test_faults_of_workers.py",
     **dict.fromkeys(("chat_stream_long_prompt_cold", "chat_stream_long_prompt_warm"), "the file has no request body"),
     "keepalive_chat_stream_long_prompt": "the file has no request body; test_worker.py has comments",
     **dict.fromkeys(("err_too_long", "err_too_long_stream"), "the file has no request body; test_bodies.py has the answer"),
+    **dict.fromkeys([name for name in names() if name.startswith("embed_")], "the simulated worker only generates"),
+    **dict.fromkeys([name for name in names() if name.startswith("overload_503_")], "a full queue; the ones of chat are below"),
+    "responses_background": "the simulated worker keeps no answers for later",
     **dict.fromkeys(
         [name for name in names() if name.startswith("sigterm_")], "a worker that stops and says nothing: test_worker.py"
     ),
@@ -146,12 +149,13 @@ NO_SUCH_THING = {
     "dp2_kv_event_sources": "the simulated worker publishes no KV events",
     "during_drain_models": "a directory as the model's root",
 }
-# What the captured model did otherwise than the simulated one, which changes which events there are.
+# What the captured worker did otherwise than the simulated one, which changes the answer.
 OTHER_CHOICES = {
     "chat_stream_stop_token_id": "the captured model ran into a stop token",
     "force_usage_chat_stream_eos": "the captured model did not begin with <think>, so all it said was reasoning",
     "chat_stream_stop_string": "the captured model wrote the stop text letter by letter",
     "chat_stream_200": "the captured answer ends within a character",
+    "messages_error_type": "the words in which a wrong type is told are those of another parser",
     "queued_chat_stream_7": "the captured request waited behind others, so there was a comment",
 }
 
@@ -162,7 +166,14 @@ async def servers() -> AsyncIterator[dict[str, str]]:
     async with AsyncExitStack() as stack:
         urls = {}
         for name, flags in SERVERS.items():
-            fixed = {"model": "tiny", "gpu": "h100-sxm", "port": 0, "speed": 50.0, "max_model_len": 32_768}
+            fixed = {
+                "model": "tiny",
+                "shape": "llama-3.1-8b",
+                "gpu": "h100-sxm",
+                "port": 0,
+                "speed": 50.0,
+                "max_model_len": 32_768,
+            }
             running, urls[name] = await start_worker(WorkerSettings(**{**fixed, **flags}))
             stack.push_async_callback(running.cleanup)
         yield urls
@@ -270,7 +281,14 @@ async def test_an_engine_that_dies_looks_like_the_captured_one(name: str) -> Non
     """After some tokens comes an error event under status 200, then the end mark; a plain request gets the error as status."""
     faults = Faults(end=End.ERROR, end_at_token=5)
     settings = WorkerSettings(
-        model="tiny", gpu="h100-sxm", port=0, speed=50.0, api_key="sk-test", request_id_headers=True, faults=faults
+        model="tiny",
+        shape="llama-3.1-8b",
+        gpu="h100-sxm",
+        port=0,
+        speed=50.0,
+        api_key="sk-test",
+        request_id_headers=True,
+        faults=faults,
     )
     running, url = await start_worker(settings)
     try:
@@ -284,7 +302,7 @@ async def test_an_engine_that_dies_looks_like_the_captured_one(name: str) -> Non
 @pytest.mark.parametrize("name", ["overload_503_nonstream", "overload_503_stream"])
 async def test_a_full_queue_refuses_as_captured(name: str) -> None:
     """With as many requests waiting as may wait, the next one is a 503 in the captured words."""
-    settings = WorkerSettings(model="scripted", gpu="h100-sxm", port=0, max_num_seqs=1, max_queued=1)
+    settings = WorkerSettings(model="scripted", shape="llama-3.1-8b", gpu="h100-sxm", port=0, max_num_seqs=1, max_queued=1)
     running, url = await start_worker(settings)
     try:
         body = json.dumps({"prompt": "x", "max_tokens": 5000, "ignore_eos": True}).encode()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 @asynccontextmanager
 async def a_worker(**settings: Any) -> AsyncIterator[tuple[RunningWorker, aiohttp.ClientSession]]:
-    given = {"model": "m", "gpu": "h100-sxm", "port": 0, "control_port": 0, "speed": 20.0, **settings}
+    given = {"model": "m", "shape": "llama-3.1-8b", "gpu": "h100-sxm", "port": 0, "control_port": 0, "speed": 20.0, **settings}
     running, _ = await start_worker(WorkerSettings(**given))
     try:
         async with aiohttp.ClientSession(trust_env=False, base_url=f"{running.control_url}/") as http:
@@ -121,6 +121,6 @@ async def test_it_is_on_loopback_whatever_the_worker_listens_on():
 async def test_a_control_port_that_is_taken_is_an_error():
     """The worker does not start without the port it was asked for, and leaves nothing behind."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        settings = WorkerSettings(model="m", gpu="h100-sxm", port=0, control_port=taken.getsockname()[1])
+        settings = WorkerSettings(model="m", shape="llama-3.1-8b", gpu="h100-sxm", port=0, control_port=taken.getsockname()[1])
         with pytest.raises(OSError, match="address already in use"):
             await start_worker(settings)

@@ -50,13 +50,13 @@ def test_the_configuration_is_accepted_by_the_gateway():
 
 
 def test_the_welcome_has_every_address():
-    """All that a person may open is printed, with a curl line that streams, and the constants are called what they are."""
+    """All that a person may open is printed, with a curl line that streams, and it is said where the timing is from."""
     text = welcome(ADDRESSES, Path("/tmp/x.jsonl"))
 
     for part in ("http://127.0.0.1:8080/v1", ":8082/metrics", ":8081/api/records", ":8081/api/state", "/tmp/x.jsonl"):
         assert part in text
     assert "curl -N http://127.0.0.1:8080/v1/chat/completions" in text
-    assert "demo constants" in text
+    assert "losses fitted to published measurements" in text
 
 
 @pytest.mark.integration

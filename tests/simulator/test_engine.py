@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from simulator.engine import Engine, EngineSettings, Noise
-from simulator.gpus import DEMO_GPUS, gpu_by_name
 from tests.simulator.engine_runs import GPU, a_prompt, a_run
 
 
@@ -313,7 +312,7 @@ def test_a_reset_can_preempt_who_runs():
 
 def test_ranks_have_queues_and_caches_of_their_own():
     """Requests spread over data-parallel ranks by load, equals in turn; a prefix is warm only on the rank that computed it."""
-    engine = Engine(EngineSettings(gpu=GPU, ranks=3))
+    engine = Engine(EngineSettings(**GPU, ranks=3))
     assert [engine.add(f"r{number}", a_prompt(100), 1) for number in range(4)] == [0, 1, 2, 0]
     for rank in range(3):
         step = engine.schedule(rank)
@@ -328,7 +327,7 @@ def test_ranks_have_queues_and_caches_of_their_own():
 
 def test_idle_ranks_take_turns():
     """Requests that come one after another, each when the one before has been answered, go to one rank after the other."""
-    engine = Engine(EngineSettings(gpu=GPU, ranks=3))
+    engine = Engine(EngineSettings(**GPU, ranks=3))
     chosen = []
     for number in range(5):
         chosen.append(engine.add(f"r{number}", a_prompt(10), 1))
@@ -341,7 +340,7 @@ def test_idle_ranks_take_turns():
 
 def test_a_request_can_choose_its_rank():
     """A rank that is asked for is taken whatever its load; one that is not there is refused."""
-    engine = Engine(EngineSettings(gpu=GPU, ranks=2))
+    engine = Engine(EngineSettings(**GPU, ranks=2))
 
     assert [engine.add(f"r{number}", a_prompt(10), 1, rank=1) for number in range(3)] == [1, 1, 1]
     assert engine.add("other", a_prompt(10), 1) == 0
@@ -353,7 +352,7 @@ def test_a_request_can_choose_its_rank():
 
 def test_waiting_counts_double_on_a_crowded_rank():
     """With more than half of its KV cache in use, a rank with a queue is avoided for one that runs as many and a few more."""
-    engine = Engine(EngineSettings(gpu=GPU, ranks=2, max_num_seqs=3, step_tokens=16_000))
+    engine = Engine(EngineSettings(**GPU, ranks=2, max_num_seqs=3, step_tokens=16_000))
     engine.add("big", a_prompt(9000), 50, rank=0)
     engine.add("waits", a_prompt(9000, "b"), 50, rank=0)
     for number in range(2):
@@ -369,7 +368,7 @@ def test_waiting_counts_double_on_a_crowded_rank():
 
 def test_prompts_must_be_cut_as_the_cache_is():
     """A prompt whose blocks have another size than the cache's is refused."""
-    engine = Engine(EngineSettings(gpu=GPU, block_tokens=32))
+    engine = Engine(EngineSettings(**GPU, block_tokens=32))
 
     with pytest.raises(ValueError, match="in blocks of 16 tokens, not of 32"):
         engine.add("r", a_prompt(100), 1)
@@ -378,12 +377,10 @@ def test_prompts_must_be_cut_as_the_cache_is():
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({}, "a gpu, or a timer and kv_tokens"),
-        ({"timer": GPU.timer}, "a gpu, or a timer and kv_tokens"),
-        ({"gpu": GPU, "ranks": 0}, "ranks must be at least 1, got 0"),
-        ({"gpu": GPU, "kv_tokens": 15}, "at least one block of 16 tokens"),
-        ({"gpu": GPU, "step_tokens": 63}, r"step_tokens \(63\) must be at least max_num_seqs \(64\)"),
-        ({"gpu": GPU, "long_prefill_tokens": 0}, "long_prefill_tokens must be at least 1"),
+        ({**GPU, "ranks": 0}, "ranks must be at least 1, got 0"),
+        ({**GPU, "kv_tokens": 15}, "at least one block of 16 tokens"),
+        ({**GPU, "step_tokens": 63}, r"step_tokens \(63\) must be at least max_num_seqs \(64\)"),
+        ({**GPU, "long_prefill_tokens": 0}, "long_prefill_tokens must be at least 1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, why):
@@ -399,7 +396,7 @@ def test_noise_is_drawn_from_the_seed():
         run = a_run(noise=Noise(sigma=0.1), seed=seed)
         run.engine.add("r", a_prompt(10), 20)
         by_seed.append([step.seconds for step in run.to_the_end().steps])
-    engine = Engine(EngineSettings(gpu=GPU, noise=Noise(sigma=0.1), ranks=2))
+    engine = Engine(EngineSettings(**GPU, noise=Noise(sigma=0.1), ranks=2))
     by_rank = []
     for rank in range(2):
         engine.add(f"r{rank}", a_prompt(10), 1, rank=rank)
@@ -420,8 +417,44 @@ def test_repr_tells_the_condition():
     assert repr(run.engine).startswith("<Engine 0 running, 1 waiting, ")
 
 
-def test_an_unknown_gpu_is_named_with_the_known_ones():
-    """Who asks for a GPU that has no constants learns which have."""
-    assert gpu_by_name("h100-sxm") is DEMO_GPUS["h100-sxm"]
-    with pytest.raises(ValueError, match=r"unknown GPU 'h100'; .*h100-sxm, h200-sxm"):
-        gpu_by_name("h100")
+def test_fetched_tokens_take_blocks_and_are_not_computed():
+    """Of a prompt that another worker computed only the last token is left to compute; its cache is as full as ever."""
+    run = a_run()
+    run.engine.add("r", a_prompt(100), 3, fetched_tokens=100)
+    run.step()
+
+    assert (run.steps[0].prefill_tokens, run.steps[0].context_tokens) == (1, 99)
+    assert run.engine.kv_usage_ratio == 7 / 1000
+    assert (run.last["r"].cached_tokens, run.last["r"].fetched_tokens) == (99, 99)
+    assert run.engine.totals.fetched_tokens == 99
+    run.to_the_end()
+    assert run.steps[-1].context_tokens == 101
+
+
+def test_what_is_here_is_not_fetched():
+    """Tokens found in the prefix cache count as found, and only those beyond them as fetched."""
+    run = a_run()
+    run.engine.add("first", a_prompt(64), 1)
+    run.to_the_end()
+    run.engine.add("second", a_prompt(100), 1, fetched_tokens=80)
+    run.to_the_end()
+
+    assert run.steps[-1].prefill_tokens == 20
+    assert (run.last["second"].cached_tokens, run.last["second"].fetched_tokens) == (80, 16)
+
+
+def test_a_preemption_loses_what_was_fetched():
+    """After it everything is computed here."""
+    run = a_run(caches_prefixes=False)
+    run.engine.add("r", a_prompt(100), 3, fetched_tokens=100)
+    run.step()
+    run.engine.reset_prefix_cache(preempts_running=True)
+    run.step()
+
+    assert run.steps[-1].prefill_tokens == 101
+
+
+def test_no_more_can_be_fetched_than_there_is():
+    """More tokens than the prompt has are a mistake."""
+    with pytest.raises(ValueError, match="fetched_tokens must be in 0-10, got 11"):
+        a_run().engine.add("r", a_prompt(10), 1, fetched_tokens=11)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from simulator.engine import Engine, EngineSettings, Progress, QueuePolicy, Speculation
 from simulator.prefix import BlockRuns, Prompt
-from tests.simulator.engine_runs import GPU
+from tests.simulator.engine_runs import TIMER
 
 BLOCKS = 24
 SIZE = 4
@@ -17,7 +17,7 @@ SIZE = 4
 def some_settings(draw: st.DrawFn) -> EngineSettings:
     seqs = draw(st.integers(1, 6))
     return EngineSettings(
-        timer=GPU.timer,
+        timer=TIMER,
         kv_tokens=BLOCKS * SIZE,
         block_tokens=SIZE,
         max_num_seqs=seqs,

@@ -13,14 +13,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from simulator.dialect import DIALECTS, NEWEST, Dialect
 from simulator.engine_values import EngineSettings, Speculation, Totals
 from simulator.exposition import EngineView, Snapshot, write_page
-from simulator.gpus import gpu_by_name
 from simulator.metrics import FINISHED_REASONS, REJECTIONS, HttpStats, Lag, Ledger
+from simulator.timing import ConstantTimer
 
 CAPTURED = Path(__file__).parents[1] / "data" / "metrics" / "vllm-0.32.0.txt"
 TOTALS = Totals(
     prefix_queried_tokens=100, prefix_hit_tokens=40, prompt_tokens=90, generation_tokens=50, preemptions=2, accepted_tokens=7
 )
-GPU = gpu_by_name("h100-sxm")
+GPU: dict[str, Any] = {
+    "timer": ConstantTimer(step_seconds=1, prefill_seconds_per_token=0, context_seconds_per_token=0),
+    "kv_tokens": 420_000,
+}
 
 # Families of the captured page that a simulated worker lacks, and why.
 LACKING = {
@@ -47,7 +50,7 @@ def a_page(*views: EngineView, model: str = "tiny", dialect: Dialect = NEWEST, s
     snapshot = Snapshot(
         model=model,
         created=1.5,
-        settings=EngineSettings(gpu=GPU, speculation=speculation),
+        settings=EngineSettings(**GPU, speculation=speculation),
         max_model_len=32768,
         engines=views or [a_view()],
         rejections=dict.fromkeys(REJECTIONS, 0),
@@ -183,8 +186,9 @@ def test_histograms_are_cumulative(name, field):
 def test_tokens_are_told_by_where_they_came_from():
     """What was found here, what came from another worker, and what was computed add up to the prompt tokens."""
     ledger = Ledger()
-    ledger.external_queried_tokens, ledger.external_hit_tokens = 40, 32
-    found = samples(a_page(a_view(ledger=ledger)))
+    ledger.external_queried_tokens = 40
+    totals = Totals(prefix_queried_tokens=100, prefix_hit_tokens=40, fetched_tokens=32, prompt_tokens=122)
+    found = samples(a_page(a_view(ledger=ledger, totals=totals)))
     by_source = {
         source: found["vllm:prompt_tokens_by_source_total", frozenset({("source", source)})]
         for source in ("local_compute", "local_cache_hit", "external_kv_transfer")
@@ -220,7 +224,7 @@ def test_the_size_of_the_cache_can_be_read():
     """The capacity in tokens is block size times blocks, both labels of one sample."""
     (sample,) = OUR_FAMILIES["vllm:cache_config_info"].samples
 
-    assert int(sample.labels["block_size"]) * int(sample.labels["num_gpu_blocks"]) == GPU.kv_tokens // 16 * 16
+    assert int(sample.labels["block_size"]) * int(sample.labels["num_gpu_blocks"]) == GPU["kv_tokens"] // 16 * 16
 
 
 def test_parsed_calls_are_told_by_mode_and_outcome():

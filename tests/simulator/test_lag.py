@@ -49,7 +49,20 @@ class Reader(asyncio.Protocol):
 @asynccontextmanager
 async def a_process() -> AsyncIterator[str]:
     """A worker in a process of its own, as a user starts it."""
-    command = ["-m", "simulator.worker", "--model", "m", "--gpu", "l40s", "--port", "0", "--max-num-seqs", str(STREAMS)]
+    command = [
+        "-m",
+        "simulator.worker",
+        "--model",
+        "m",
+        "--shape",
+        "llama-3.1-8b",
+        "--gpu",
+        "l40s",
+        "--port",
+        "0",
+        "--max-num-seqs",
+        str(STREAMS),
+    ]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:

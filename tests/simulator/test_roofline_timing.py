@@ -117,7 +117,7 @@ def test_the_cache_holds_what_memory_leaves():
 
     assert 380_000 < alone < 480_000
     assert kv_cache_tokens(a_deployment(data=4)) == pytest.approx(alone, rel=0.02)
-    with pytest.raises(ValueError, match="leaves no memory for a KV cache"):
+    with pytest.raises(ValueError, match="leaves no room for a KV cache"):
         kv_cache_tokens(a_deployment("deepseek-v3"))
 
 

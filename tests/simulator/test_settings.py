@@ -12,7 +12,7 @@ from simulator.timing import ConstantTimer
 
 
 def settings(**fields: Any) -> WorkerSettings:
-    return WorkerSettings(**{"model": "m", "gpu": "h100-sxm", "port": 0, **fields})
+    return WorkerSettings(**{"model": "m", "shape": "llama-3.1-8b", "gpu": "h100-sxm", "port": 0, **fields})
 
 
 @pytest.mark.parametrize(
@@ -35,35 +35,37 @@ def test_what_cannot_be_is_refused(fields, why):
 
 def test_the_engine_is_as_it_was_asked_for():
     """Ranks, sequences, blocks and drafts are the engine's."""
-    engine = settings(
-        data_parallel_size=2, max_num_seqs=3000, block_tokens=32, draft_tokens=4, draft_acceptance_ratio=0.5
-    ).engine()
+    engine = (
+        settings(data_parallel_size=2, max_num_seqs=3000, block_tokens=32, draft_tokens=4, draft_acceptance_ratio=0.5)
+        .launch()
+        .engine
+    )
 
     assert len(engine.ranks) == 2
-    assert (engine.settings.max_num_seqs, engine.settings.step_tokens, engine.settings.block_tokens) == (3000, 3000, 32)
+    assert (engine.settings.max_num_seqs, engine.settings.step_tokens, engine.settings.block_tokens) == (3000, 8192, 32)
     assert engine.settings.speculation is not None
     assert (engine.settings.speculation.drafts, engine.settings.speculation.acceptance_ratio) == (4, 0.5)
-    assert settings().engine().settings.speculation is None
+    assert settings().launch().engine.settings.speculation is None
 
 
 def test_steps_may_be_timed_by_something_else():
-    """With a timer and a size of the KV cache no demo GPU is needed; a size alone replaces the GPU's."""
+    """With a timer and a size of the KV cache model and GPU need not mean anything; a size alone replaces the GPU's."""
     timer = ConstantTimer(step_seconds=1.0, prefill_seconds_per_token=0.0, context_seconds_per_token=0.0)
-    timed = settings(gpu="mine", timer=timer, kv_tokens=160, max_model_len=160, step_noise_sigma=0.1).engine()
+    timed, longest = settings(gpu="mine", shape=None, timer=timer, kv_tokens=160, step_noise_sigma=0.1).launch()
 
-    assert (timed.settings.step_timer, timed.settings.kv_blocks, timed.settings.noise.sigma) == (timer, 10, 0.1)
-    assert settings(kv_tokens=160, max_model_len=160).engine().settings.kv_blocks == 10
+    assert (timed.settings.timer, timed.settings.kv_blocks, timed.settings.noise.sigma, longest) == (timer, 10, 0.1, 160)
+    assert settings(kv_tokens=160, max_model_len=160).launch().engine.settings.kv_blocks == 10
 
 
 def test_a_context_must_fit_the_cache():
     """One request of the greatest length must be able to run."""
-    with pytest.raises(ValueError, match="max_model_len 500000 is more than the 420000 tokens of KV cache on h100-sxm"):
-        settings(max_model_len=500_000).engine()
+    with pytest.raises(ValueError, match=r"max_model_len 500000 is more than the [0-9]+ tokens of KV cache on h100-sxm"):
+        settings(max_model_len=500_000).launch()
 
 
 def test_requests_are_read_as_the_flags_say():
     """Names, parsers and forced usage are those of the settings; what forcing does depends on the version."""
-    served = settings(aliases=("n",), calls_tools=True, force_include_usage=True, imitate="0.11").served()
+    served = settings(aliases=("n",), calls_tools=True, force_include_usage=True, imitate="0.11").served(100)
 
     assert (served.models, served.calls_tools, served.forced_usage) == (("m", "n"), True, ForcedUsage.FINAL)
-    assert settings().served().forced_usage is None
+    assert settings().served(100).forced_usage is None

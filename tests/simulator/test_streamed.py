@@ -15,12 +15,12 @@ from simulator.dialect import NEWEST
 from simulator.drive import Driver
 from simulator.engine import Engine, EngineSettings, Progress
 from simulator.faults import NO_FAULTS, End, Faults
-from simulator.gpus import gpu_by_name
 from simulator.plain import PlainAnswer
 from simulator.streamed import StreamedAnswer
 from simulator.wire import Head, Style
 from simulator.wire_chat import ChatFormat
 from simulator.wire_completion import CompletionFormat
+from tests.simulator.engine_runs import GPU
 
 SERVED = Served(models=("m",), max_model_len=4096)
 HEAD = Head(identifier="x", created=1, model="m", fingerprint="f")
@@ -83,7 +83,7 @@ class Play:
             form = CompletionFormat(HEAD, Style())
         self.exits = 0
         self.reply: Any = FakeReply()
-        self.driver = Driver(Engine(EngineSettings(gpu=gpu_by_name("h100-sxm"))), clock=lambda: 0.0)
+        self.driver = Driver(Engine(EngineSettings(**GPU)), clock=lambda: 0.0)
         shared = Circumstances(driver=self.driver, seed=0, headers=(), dialect=NEWEST, exit=self._exit, **circumstances)
         kind: Any = StreamedAnswer if stream else PlainAnswer
         self.answer: Answering = kind(self.reply, wanted, form, faults, shared, "x")
@@ -310,7 +310,7 @@ async def test_running_usage_counts_each_choice_by_itself():
 
 def test_circumstances_can_be_varied():
     """They are values: a request may have headers of its own."""
-    driver = Driver(Engine(EngineSettings(gpu=gpu_by_name("h100-sxm"))), clock=lambda: 0.0)
+    driver = Driver(Engine(EngineSettings(**GPU)), clock=lambda: 0.0)
     shared = Circumstances(driver=driver, seed=0, headers=(), dialect=NEWEST, exit=lambda: None)
 
     assert replace(shared, headers=(("a", "b"),)).driver is driver

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from math import exp, log
 from statistics import fmean, pstdev
 
@@ -54,12 +56,20 @@ def test_constants_add_up():
     assert TIMER.seconds(work_of([Part(50, 1, 1), Part(10, 20, 0)], TIMER)) == pytest.approx(0.01 + 20 * 0.001 + 60 * 0.0001)
 
 
+def test_sequences_and_chunks_may_cost_something_too():
+    """Each decoding sequence and each part that is planned by itself adds its own."""
+    dear = replace(TIMER, sequence_seconds=1.0, chunk_seconds=100.0)
+    work = work_of([Part(50, 1, 1), Part(60, 1, 1), Part(10, 20, 0)], TIMER)
+
+    assert dear.seconds(work) == pytest.approx(TIMER.seconds(work) + 102)
+
+
 def test_decode_steps_take_the_same_by_the_shorter_way():
     """What a timer says of decode steps alone is what it says of the whole work, to the last bit."""
-    for count in (1, 3, 64):
-        seconds = TIMER.decoding(count)
+    for timer, count in product((TIMER, replace(TIMER, sequence_seconds=0.0007)), (1, 3, 64)):
+        seconds = timer.decoding(count)
         for context in (1, 777, 123_457):
-            assert seconds(context, ()) == TIMER.seconds(StepWork(count, context, (), ()))
+            assert seconds(context, ()) == timer.seconds(StepWork(count, context, (), ()))
 
 
 def test_no_noise_changes_and_draws_nothing():

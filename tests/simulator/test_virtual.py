@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from simulator.served import Served, summarise
 from simulator.timing import ConstantTimer, DecodeSeconds, StepWork, Window
 from simulator.virtual import Change, Fleet, simulate
 from simulator.virtual_routing import by_model, by_policy, workers_named
-from tests.simulator.engine_runs import GPU, a_prompt
+from tests.simulator.engine_runs import GPU, TIMER, a_prompt
 
 
 def an_arrival(at_seconds: float, tokens: int = 100, output: int = 3, text: str = "a", **fields: object) -> Arrival:
@@ -25,7 +27,7 @@ def an_arrival(at_seconds: float, tokens: int = 100, output: int = 3, text: str 
 
 
 def an_engine(**fields: object) -> Engine:
-    return Engine(EngineSettings(**{"gpu": GPU, **fields}))  # type: ignore[arg-type]
+    return Engine(EngineSettings(**{**GPU, **fields}))  # type: ignore[arg-type]
 
 
 def first(_arrival: Arrival, _fleet: Fleet) -> int:
@@ -81,7 +83,10 @@ def test_a_follow_up_comes_some_time_after_the_answer():
 
 def test_the_time_before_the_queue_counts():
     """What passes between the choice and the engine's queue is part of the time to the first token."""
-    plain, later = (simulate([an_engine()], [an_arrival(1.0)], first, request_seconds=seconds)[0] for seconds in (0.0, 0.25))
+    plain, later = (
+        simulate([an_engine(timer=replace(TIMER, request_overhead_seconds=seconds))], [an_arrival(1.0)], first)[0]
+        for seconds in (0.0, 0.25)
+    )
 
     assert plain.ttft_seconds is not None
     assert later.ttft_seconds == pytest.approx(plain.ttft_seconds + 0.25)
@@ -192,7 +197,7 @@ WINDOWED = WindowedTimer(step_seconds=0.01, prefill_seconds_per_token=1e-5, cont
     pace=st.sampled_from([Poisson(per_second=3.0), Bursty(per_second=1.0), Closed(users=30, pause_seconds=0.2), AtOnce()]),
     fields=st.fixed_dictionaries(
         {
-            "timer": st.sampled_from([WINDOWED, GPU.timer]),
+            "timer": st.sampled_from([WINDOWED, TIMER]),
             "kv_tokens": st.sampled_from([30_000, 120_000]),
             "ranks": st.integers(1, 2),
             "max_num_seqs": st.sampled_from([4, 64]),
@@ -253,7 +258,7 @@ def test_the_same_trace_twice_is_the_same(pace: Pace):
 
 def test_everything_is_accounted_for():
     """Tokens, hits and preemptions of the requests add up to those of the engines."""
-    engines = [an_engine(kv_tokens=40_000, timer=GPU.timer, max_num_seqs=32) for _ in range(2)]
+    engines = [an_engine(kv_tokens=40_000, timer=TIMER, max_num_seqs=32) for _ in range(2)]
     served = simulate(engines, traces.rag(300, Poisson(per_second=30.0)), by_policy(POLICIES["round-robin"], 2))
     summary = summarise(served)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from routing.policy import POLICIES
 from simulator import traces
 from simulator.arrivals import Poisson
 from simulator.engine import Engine, EngineSettings, Noise
-from simulator.gpus import gpu_by_name
+from simulator.hardware import Hardware, place
 from simulator.served import summarise
 from simulator.virtual import simulate
 from simulator.virtual_routing import by_policy
@@ -23,14 +24,9 @@ SECONDS = 12.0  # a fifth of a minute for a fifth of the requests; about 4 s whe
 def test_a_fifth_of_a_hundred_thousand_requests_takes_a_fifth_of_a_minute():
     """Conversations on eight workers, with noise and prefix caches, are made and served within the processor time allowed."""
     began = time.process_time()
-    engines = [
-        Engine(
-            EngineSettings(
-                gpu=gpu_by_name("h100-sxm"), max_num_seqs=256, step_tokens=8192, noise=Noise(sigma=0.03), seed=number
-            )
-        )
-        for number in range(8)
-    ]
+    placed = place("llama-3.1-8b", None, "h100-sxm", Hardware())
+    limits: Any = {"timer": placed.timer, "kv_tokens": placed.kv_tokens, "max_num_seqs": 256, "step_tokens": 8192}
+    engines = [Engine(EngineSettings(**limits, noise=Noise(sigma=0.03), seed=number)) for number in range(8)]
     served = simulate(engines, traces.chat(REQUESTS, Poisson(per_second=20.0)), by_policy(POLICIES["least-load"], 8))
 
     assert summarise(served).completed == REQUESTS

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from simulator.hardware import Hardware, place
 from simulator.server import RunningWorker, WorkerSettings, start_worker
 from tests.captures import load
 
@@ -50,7 +51,7 @@ class Running:
 
 @asynccontextmanager
 async def a_worker(**settings: Any) -> AsyncIterator[Running]:
-    given = {"model": "m", "gpu": "h100-sxm", "port": 0, "speed": 20.0, **settings}
+    given = {"model": "m", "shape": "llama-3.1-8b", "gpu": "h100-sxm", "port": 0, "speed": 20.0, **settings}
     running, url = await start_worker(WorkerSettings(**given))
     try:
         async with aiohttp.ClientSession() as http:
@@ -346,7 +347,8 @@ async def test_a_prompt_is_prefilled_here_and_continued_there():
         params = first["kv_transfer_params"]
         second = await (await decode.chat(messages=messages, max_tokens=2, kv_transfer_params=params)).json()
         spoiled = {**params, "remote_engine_id": None}
-        third = await (await decode.chat(messages=messages, max_tokens=2, kv_transfer_params=spoiled)).json()
+        others = [{"role": "user", "content": "wafer " * 2000}]
+        third = await (await decode.chat(messages=others, max_tokens=2, kv_transfer_params=spoiled)).json()
         external = await decode.metric("vllm:external_prefix_cache_hits_total")
         prompts = await decode.metric("vllm:prompt_tokens_total")
 
@@ -355,8 +357,20 @@ async def test_a_prompt_is_prefilled_here_and_continued_there():
     assert params["remote_port"] == int(prefill.url.rpartition(":")[2])
     assert len(params["remote_block_ids"][0]) == -(-tokens // 16)
     cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (second, third)]
-    assert cached == [tokens // 16 * 16, 0]
+    assert cached == [tokens - 1, 0]  # the last token is computed: the next one comes from it
     assert (second["kv_transfer_params"], external, prompts) == (None, cached[0], 2 * tokens)
+
+
+async def test_memory_is_told_as_it_was_set():
+    """The size of the cache is what the GPU's memory leaves, and the labels have format and share of the memory."""
+    hardware = Hardware(kv_cache_dtype="fp8", memory_utilization_ratio=0.8)
+    expected = place("llama-3.1-8b", None, "h100-sxm", hardware).kv_tokens
+    async with a_worker(hardware=hardware) as worker, worker.http.get(worker.url + "/metrics") as response:
+        families = {family.name: family for family in text_string_to_metric_families(await response.text())}
+    labels = families["vllm:cache_config_info"].samples[0].labels
+
+    assert (labels["cache_dtype"], labels["gpu_memory_utilization"]) == ("fp8", "0.8")
+    assert int(labels["num_gpu_blocks"]) * 16 == expected // 16 * 16
 
 
 async def test_an_old_version_is_imitated():
@@ -442,7 +456,7 @@ async def test_a_worker_that_is_told_to_end_lets_requests_end_first():
 
 async def test_a_driver_that_fails_is_told(caplog):
     """A fault in the engine does not go unnoticed: it is logged at once, and raised at the end."""
-    running, _ = await start_worker(WorkerSettings(model="m", gpu="h100-sxm", port=0))
+    running, _ = await start_worker(WorkerSettings(model="m", shape="llama-3.1-8b", gpu="h100-sxm", port=0))
     await asyncio.sleep(0)
     running.worker.driver.engine.schedule = None  # type: ignore[method-assign,assignment]  # any fault will do
     running.worker.driver.wake()
@@ -455,7 +469,7 @@ async def test_a_driver_that_fails_is_told(caplog):
 
 async def test_the_command_serves_until_it_is_told_to_end():
     """``python -m simulator.worker`` says its URL on its first line, answers there, and ends with status 0 on SIGTERM."""
-    command = ["-m", "simulator.worker", "--model", "m", "--gpu", "h200-sxm", "--port", "0"]
+    command = ["-m", "simulator.worker", "--model", "m", "--shape", "llama-3.1-8b", "--gpu", "h200-sxm", "--port", "0"]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
@@ -474,17 +488,22 @@ async def test_the_command_serves_until_it_is_told_to_end():
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        (["--gpu", "abacus"], b"unknown GPU 'abacus'; the simulated worker knows a100-sxm4-80gb, h100-sxm"),
+        (["--gpu", "abacus"], b"unknown GPU 'abacus'. To use it, give its figures"),
+        (["--gpu", "l40s", "--shape", "no-such-model"], b"no model is known by the name 'no-such-model'"),
+        (
+            ["--gpu", "l40s", "--shape", "llama-3.1-70b"],
+            b"meta-llama/Llama-3.1-70B in bf16 on 1 x l40s leaves no room for a KV cache",
+        ),
         (
             ["--gpu", "l40s", "--max-model-len", "1000000"],
-            b"max_model_len 1000000 is more than the 190000 tokens of KV cache",
+            b"max_model_len 1000000 is more than the 201936 tokens of KV cache",
         ),
         (["--gpu", "l40s", "--speed", "0"], b"speed must be above 0"),
     ],
 )
 async def test_settings_that_cannot_be_are_one_line(more, why):
     """A wrong setting ends the command with status 2 and a line that says what is wrong."""
-    command = ["-m", "simulator.worker", "--model", "m", "--port", "0", *more]
+    command = ["-m", "simulator.worker", "--model", "m", "--shape", "llama-3.1-8b", "--port", "0", *more]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stderr=asyncio.subprocess.PIPE)
     _, complaint = await process.communicate()
 

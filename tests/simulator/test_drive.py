@@ -1,0 +1,50 @@
+"""The driver of an engine: when a request comes to the engine's queue."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from simulator.drive import Driver
+from simulator.engine import Engine, EngineSettings
+from tests.simulator.engine_runs import GPU, TIMER, a_prompt
+
+
+def a_driver(overhead_seconds: float, speed: float = 1.0) -> Driver:
+    timer = replace(TIMER, request_overhead_seconds=overhead_seconds)
+    settings = EngineSettings(**{**GPU, "timer": timer, "ranks": 2})
+    return Driver(Engine(settings), clock=asyncio.get_running_loop().time, speed=speed)
+
+
+async def test_a_request_without_overhead_is_queued_at_once():
+    """Nothing lies between the two."""
+    driver = a_driver(0.0)
+    driver.submit(a_prompt(10), 1, "stop", lambda _: None)
+
+    assert driver.engine.waiting == 1
+
+
+async def test_the_overhead_of_a_request_comes_before_the_queue():
+    """It is not there yet and may leave meanwhile; speed shortens the overhead, and it is part of the waiting time."""
+    driver = a_driver(0.2, speed=20.0)
+    ended = asyncio.Event()
+    stays = driver.submit(a_prompt(10), 1, "stop", lambda _: ended.set())
+    leaves = driver.submit(a_prompt(10), 1, "stop", lambda _: None)
+    driver.withdraw(leaves)
+    assert driver.engine.waiting == 0
+    running = asyncio.create_task(driver.run())
+    async with asyncio.timeout(5):
+        await ended.wait()
+    running.cancel()
+
+    assert stays.scheduled_at is not None
+    assert stays.scheduled_at - stays.arrived_at >= 0.009
+    assert [rank.totals.steps for rank in driver.engine.ranks] == [1, 0]
+
+
+async def test_what_could_never_run_is_refused_before_the_overhead():
+    """The one who asks learns it at once."""
+    with pytest.raises(ValueError, match="do not fit the KV cache"):
+        a_driver(1.0).submit(a_prompt(10), 20_000, "stop", lambda _: None)
