@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from functools import partial
-from time import perf_counter
+from time import perf_counter, process_time
 
 import pytest
 from hypothesis import given, settings
@@ -235,12 +235,12 @@ def test_a_megabyte_is_read_fast(letter):
         % (letter * (1_000_000 // len(letter.encode()))).encode()
     )
     best = 1.0
-    for _ in range(3):
-        begun = perf_counter()
+    for _ in range(5):
+        begun = process_time()
         renamed = rename_model(body, "alias", "model")
         assert renamed is not None
         assert ask_for_usage(renamed, parse_request(renamed)) is not None
-        best = min(best, perf_counter() - begun)
+        best = min(best, process_time() - begun)
 
     assert best < 0.05
 
