@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from time import monotonic as clock
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ _ABOUT_REQUEST = frozenset({400, 409, 422})
 _JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
 
 
-class Attempts(Progress):
+class Attempts(Progress, ABC):
     """The half of an exchange that chooses a worker and sends; the other half takes what comes back."""
 
     _connect_at: float | None = None
@@ -38,13 +39,13 @@ class Attempts(Progress):
     _prefix = b""  # of an answer's head that is not complete
     _held = b""  # of its body, waiting with the head
 
+    @abstractmethod
     def fail(self, error: ProxyError) -> None:
         """End the request with an error."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail_unexpectedly(self) -> None:
         """End the request because of the exception that is being handled."""
-        raise NotImplementedError
 
     def _attempt(self, since: float) -> None:
         """Choose a worker and send, on a kept connection at once or when a new one is there."""

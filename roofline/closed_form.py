@@ -50,8 +50,9 @@ class ClosedForm:
         read = self.experts_seconds * (1.0 - math.pow(self.idle_expert_ratio, uncached / chunks + running))
         if self.data_ranks > 1:
             pooled = (uncached + chunks * running) * self.pooled_token_seconds
-            shared = max(1.0, min(self.data_ranks, running))
-            running, running_context_tokens = running / shared, running_context_tokens / shared
+            beside = max(0.0, (running + 1.0) / self.data_ranks - 1.0)  # of the others, those on the same rank
+            running_context_tokens *= beside / running if running else 0.0
+            running = beside
         seen = cached + 0.5 * uncached
         attention = uncached * seen * self.pair_seconds
         if self.expansion_seconds:

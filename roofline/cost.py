@@ -52,7 +52,8 @@ class Cost(NamedTuple):
 def cost(deployment: Deployment, spans: Sequence[Span], routing: Routing = Routing.UNIFORM) -> Cost:
     """What the steps cost in which all these spans ran together. ``ValueError`` if their numbers of steps differ.
 
-    With data parallelism the seconds are those of the fullest rank: sequences alike are spread evenly, a lone one has one rank.
+    With data parallelism the seconds are those of the rank that computes the first span: sequences are spread evenly, so a rank
+    has others beside it only once every rank has one.
     """
     rates = deployment.rates
     flop, moved, copied, expert_bytes, compute_seconds, tokens = _sums(rates, spans, routing)
@@ -62,7 +63,7 @@ def cost(deployment: Deployment, spans: Sequence[Span], routing: Routing = Routi
         compute_seconds /= rates.gpus
         own_seconds = moved / rates.bytes_per_second
     else:
-        own = [span._replace(count=_of_fullest_rank(span.count, rates.data_ranks)) for span in spans]
+        own = _of_one_rank(spans, rates.data_ranks)
         _, own_bytes, copied, _, own_compute_seconds, rank_tokens = _sums(rates, own, routing)
         own_compute_seconds -= rank_tokens * rates.expert_token_seconds
         compute_seconds = own_compute_seconds / rates.rank_gpus + tokens * rates.expert_token_seconds / rates.gpus
@@ -79,8 +80,16 @@ def cost(deployment: Deployment, spans: Sequence[Span], routing: Routing = Routi
     )
 
 
-def _of_fullest_rank(count: float, ranks: int) -> float:
-    return max(count / ranks, min(count, 1.0))
+def _of_one_rank(spans: Sequence[Span], ranks: int) -> list[Span]:
+    """The part of the spans that the rank with the first one computes."""
+
+    def fullest(count: float) -> float:
+        return max(count / ranks, min(count, 1.0))
+
+    first, *others = spans
+    count = sum(span.count for span in others)
+    share = max(0.0, fullest(first.count + count) - fullest(first.count)) / count if count else 0.0
+    return [first._replace(count=fullest(first.count)), *(span._replace(count=share * span.count) for span in others)]
 
 
 def _sums(rates: Rates, spans: Sequence[Span], routing: Routing) -> tuple[float, float, float, float, float, float]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from roofline.precision import Width
 from roofline.quantization import WeightScheme
 
-RECURRENT_STATE_BYTES = 4.0  # recurrent states are kept in fp32 whatever the weights are
+RECURRENT_STATE_BYTES = 4.0  # room that is kept for recurrent states: some engines and models have them in fp32
 
 
 class WeightKind(StrEnum):

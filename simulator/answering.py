@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +36,7 @@ class Circumstances:
     offer: Callable[[str, int], dict[str, Any]] | None = None  # where a prompt's blocks are: request id, prompt tokens
 
 
-class Answering:
+class Answering(ABC):
     """Sequences in the engine, their counts, and the end before its time."""
 
     def __init__(
@@ -80,25 +81,25 @@ class Answering:
         for ticket in self.tickets:
             self.circumstances.driver.withdraw(ticket)
 
+    @abstractmethod
     def advance(self, index: int, progress: Progress) -> None:
         """A choice has got tokens."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abort(self) -> None:
         """End with finish reason "abort" and what has been said so far."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self) -> None:
         """End with an error: the engine is gone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def break_off(self) -> None:
         """End with half of a plain answer, or a stream that is whole as a body and not as an answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def spoil(self) -> None:
         """Send a chunk that is none, and then nothing."""
-        raise NotImplementedError
 
     def has_to_end(self, progress: Progress) -> bool:
         """Whether the answer is to be ended here, before its time."""

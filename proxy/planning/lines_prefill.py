@@ -55,7 +55,7 @@ def _prefill(plan: Plan, times: PrefillTimes, state: str) -> Iterator[Line]:
         how = f"{flop_text(times.least.flop)} / {peak(plan, times.least.flop, times.least.compute_seconds)}{split}"
         how += f"; reading takes {time_text(times.least.memory_seconds)}"
     else:
-        how = f"{decimal_size(times.least.bytes)} / {bandwidth(plan)}{split}"
+        how = f"{decimal_size(times.least.bytes)} / {bandwidth(plan, times.least.bytes, times.least.memory_seconds)}{split}"
         how += f"; computing takes {time_text(times.least.compute_seconds)}"
     yield Line(
         label=f"TTFT floor{state}",
@@ -101,7 +101,7 @@ def _reference(plan: Plan, times: PrefillTimes) -> str:
     steps = f"{times.steps} steps, " if times.steps > 1 else ""
     if done.binds == "memory":
         experts = "experts of all tokens" if plan.deployment.rates.experts else "weights"
-        return f"{steps}{decimal_size(done.bytes)} / {bandwidth(plan)}: {experts} are read"
+        return f"{steps}{decimal_size(done.bytes)} / {bandwidth(plan, done.bytes, done.memory_seconds)}: {experts} are read"
     return f"{steps}{flop_text(done.flop)} / {peak(plan, done.flop, done.compute_seconds)}"
 
 

@@ -35,7 +35,7 @@ def _decode(plan: Plan) -> Iterator[Line]:
         source=theory("Decode"),
     )
     alone = decode.alone
-    how = f"{decimal_size(alone.bytes)} / {bandwidth(plan)}"
+    how = f"{decimal_size(alone.bytes)} / {bandwidth(plan, alone.bytes, alone.floor_seconds)}"
     if alone.binds == "compute":
         how = f"{flop_text(alone.flop)} / {peak(plan, alone.flop, alone.floor_seconds)}"
     yield Line(
@@ -81,17 +81,18 @@ def _least_experts(plan: Plan) -> str:
 def _step(plan: Plan, running: float) -> str:
     """The sum that the expected time of a decode step is."""
     parts = plan.decode.alone_parts if running == 1.0 else plan.decode.parts
-    losses, gpu = plan.question.losses, plan.deployment.gpu
+    losses = plan.question.losses
     memory = parts.weights_seconds + parts.cache_seconds
     if parts.compute_seconds > memory:
         busy = parts.compute_seconds * losses.compute_efficiency_ratio
         text = f"computing {time_text(busy)} / {losses.compute_efficiency_ratio:g}"
     else:
-        rate = plan.deployment.parallelism.at_once * gpu.memory_bytes_per_second
-        moved = memory * losses.memory_efficiency_ratio * rate
+        moved = memory * losses.memory_efficiency_ratio * plan.deployment.rates.rank_bytes_per_second
         bare = plan.decode.weight_bytes + plan.decode.cache_bytes if running > 1.0 else plan.decode.alone.bytes
         copies = " with copies" if moved > 1.01 * bare else ""
-        text = f"{decimal_size(moved)}{copies} / ({losses.memory_efficiency_ratio:g} x {bandwidth(plan).strip('()')})"
+        ranks = " of one rank" if plan.deployment.parallelism.data > 1 else ""
+        rate = bandwidth(plan, moved, memory * losses.memory_efficiency_ratio).strip("()")
+        text = f"{decimal_size(moved)}{copies}{ranks} / ({losses.memory_efficiency_ratio:g} x {rate})"
     return text + overheads(plan, 1, parts.exchange_seconds)
 
 
@@ -110,7 +111,7 @@ def _batch(plan: Plan) -> Iterator[Line]:
     yield Line(
         label="TPOT reference, batch",
         value=time_text(decode.batch.reference_seconds),
-        how=f"{decimal_size(decode.weight_bytes + decode.cache_bytes)} / {bandwidth(plan)}",
+        how=_reference(plan),
         formula="the floor of the batch that runs",
         source=theory("Bound"),
     )
@@ -121,6 +122,18 @@ def _batch(plan: Plan) -> Iterator[Line]:
         formula=EXPECTED,
         source=ENGINE_FIT,
     )
+
+
+def _reference(plan: Plan) -> str:
+    """What the reference of the batch is the quotient of."""
+    decode, seconds = plan.decode, plan.decode.batch.reference_seconds
+    moved = decode.weight_bytes + decode.cache_bytes
+    if plan.deployment.parallelism.data > 1:
+        moved = seconds * plan.deployment.rates.rank_bytes_per_second
+        return f"{decimal_size(moved)} of one rank / {bandwidth(plan, moved, seconds)}"
+    if seconds > 1.001 * moved / plan.deployment.rates.bytes_per_second:
+        return f"{flop_text(decode.flop)} / {peak(plan, decode.flop, seconds)}"
+    return f"{decimal_size(moved)} / {bandwidth(plan, moved, seconds)}"
 
 
 def _batches(plan: Plan) -> Iterator[Line]:

@@ -32,6 +32,7 @@ class CalibrationKey:
     weights: str  # name of the weights' format
     kv: str  # name of the KV cache's format
     parallelism: Parallelism
+    exchanges: bool  # whether GPUs exchange results within a step, which has an overhead of its own
     engine: str
     engine_version: str
 
@@ -44,14 +45,10 @@ class CalibrationKey:
             weights=deployment.weights.name,
             kv=deployment.kv.name,
             parallelism=deployment.parallelism,
+            exchanges=deployment.rates.exchanges,
             engine=engine,
             engine_version=engine_version,
         )
-
-    @property
-    def is_parallel(self) -> bool:
-        """Whether GPUs exchange results within a step, which has an overhead of its own."""
-        return self.parallelism.at_once > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +115,7 @@ class Calibration:
             raise ValueError(f"half_life_samples is at least {LEAST_SAMPLES}, not {half_life_samples}: a fit needs as many")
         self.key = key
         self._defaults = defaults
-        self._memory = SampleMemory(Constants.of(defaults, is_parallel=key.is_parallel), half_life_samples)
+        self._memory = SampleMemory(Constants.of(defaults, is_parallel=key.exchanges), half_life_samples)
         self._fit: Fit | None = None
         self._fitted_at_count = 0
 
@@ -157,8 +154,8 @@ def _fit(key: CalibrationKey, defaults: Losses, gathered: Sequence[PointSamples]
     samples = sum(point.samples for point in points)
     if samples < LEAST_SAMPLES / 2:
         return None
-    fitted = fit_losses(points, defaults, is_parallel=key.is_parallel)
-    before = Constants.of(defaults, is_parallel=key.is_parallel)
+    fitted = fit_losses(points, defaults, is_parallel=key.exchanges)
+    before = Constants.of(defaults, is_parallel=key.exchanges)
     lost: list[tuple[float, float]] = []  # logarithm of measured over expected, and the weight
     error = ordinary = 0.0
     for found in gathered:

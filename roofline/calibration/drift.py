@@ -89,7 +89,7 @@ def drift(
         raise ValueError(f"a reference of {reference.key} says nothing about {recent.key}")
     if not threshold_ratio > 1.0:
         raise ValueError(f"the threshold is a ratio above 1, not {threshold_ratio}")
-    constants = Constants.of(reference.losses, is_parallel=reference.key.is_parallel)
+    constants = Constants.of(reference.losses, is_parallel=reference.key.exchanges)
     error = reference.prediction_error_ratio
     return Drift(
         ttft=_shift(Figure.TTFT, constants, error, reference.coverage, recent.points),

@@ -34,6 +34,7 @@ def reference_to_json(reference: Reference) -> dict[str, object]:
         "key": {
             **{name: getattr(key, name) for name in _NAMES},
             "parallelism": {**{name: getattr(sharing, name) for name in _COUNTS}, "expert": sharing.expert},
+            "exchanges": key.exchanges,
         },
         "constants": {
             name: {"value": estimate.value, "standard_error": estimate.standard_error, "basis": estimate.basis.value}
@@ -147,6 +148,7 @@ def _key(branch: _Branch) -> CalibrationKey:
             data=sharing.count("data"),
             expert=sharing.flag("expert"),
         ),
+        exchanges=branch.flag("exchanges"),
         engine=branch.text("engine"),
         engine_version=branch.text("engine_version"),
     )

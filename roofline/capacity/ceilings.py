@@ -14,11 +14,10 @@ from math import floor
 from roofline.capacity.decode_parts import decode_parts
 from roofline.capacity.knee import Knee, knee
 from roofline.capacity.memory import MemoryBudget
-from roofline.capacity.queueing import Equilibrium, Service, Steady
+from roofline.capacity.queueing import Equilibrium, Service, Steady, rank_prefill_seconds
 from roofline.capacity.workload import Workload
 from roofline.deployment import Deployment
 from roofline.expected import Losses
-from roofline.limits import prefill_limit
 
 HARD_RATIO = 0.8  # of the theoretical capacity: never plan with more
 RECOMMENDED_RATIO = 0.7
@@ -158,9 +157,7 @@ def phase_ratio(deployment: Deployment, losses: Losses, workload: Workload, *, d
 
     It depends on the batch more than on the lengths, so no fixed ratio holds. ``ValueError`` for a batch below one.
     """
-    prefill = prefill_limit(
-        deployment, losses, prompt_tokens=workload.prompt_tokens, cached_tokens=workload.cached_tokens
-    ).expected_seconds
+    prefill = rank_prefill_seconds(deployment, losses, workload) / deployment.parallelism.data  # ranks work side by side
     step = decode_parts(deployment, losses, batch=decode_batch, context_tokens=workload.mean_context_tokens).step_seconds
     return PhaseRatio(
         decode_batch=decode_batch,

@@ -8,6 +8,7 @@ of the L - 1 others comes and goes once, so
 
     TPOT(L) = step(L) + (L - 1) / (n - 1) x prefill
 
+With r data-parallel ranks each has L / r of the requests, and prefills of one rank hold up only its own.
 Means over requests alike. A prefill is counted in full, though part of it may overlap with the decoding of others.
 """
 
@@ -19,8 +20,8 @@ from functools import cached_property
 from roofline.capacity.bisection import crossing
 from roofline.capacity.workload import Workload
 from roofline.deployment import Deployment
-from roofline.expected import Losses
-from roofline.limits import Surroundings, decode_limit, e2e_seconds, prefill_limit
+from roofline.expected import Losses, expected
+from roofline.limits import Surroundings, decode_limit, e2e_seconds, prefill_limit, prefill_spans
 
 _MOST_CONCURRENCY = 1e6
 
@@ -37,7 +38,8 @@ class Steady:
     e2e_seconds: float
     step_seconds: float | None  # part of TPOT: decoding
     interference_seconds: float | None  # part of TPOT: prefills of others
-    prefill_seconds: float  # GPU time of one prefill by itself
+    prefill_seconds: float  # time that one prefill takes its rank, while the other ranks do one each
+    ranks: int  # data-parallel ranks, each with requests of its own
 
     @property
     def tokens_per_second(self) -> float:
@@ -46,8 +48,8 @@ class Steady:
 
     @property
     def prefill_busy_ratio(self) -> float:
-        """Share of the time that goes to prefills."""
-        return self.rate_per_second * self.prefill_seconds
+        """Share of the time of a rank that goes to prefills."""
+        return self.rate_per_second / self.ranks * self.prefill_seconds
 
     @property
     def prefill_wait_seconds(self) -> float | None:
@@ -71,6 +73,12 @@ class Equilibrium:
     def load_ratio(self) -> float:
         """The rate as a share of the highest one; above 1 there is no steady state."""
         return self.rate_per_second / self.saturation.rate_per_second
+
+
+def rank_prefill_seconds(deployment: Deployment, losses: Losses, workload: Workload, chunk_tokens: int | None = None) -> float:
+    """Time that one prefill takes its data-parallel rank while the others do one each: they compete for routed experts."""
+    spans = prefill_spans(workload.prompt_tokens, workload.cached_tokens, Surroundings(chunk_tokens=chunk_tokens))
+    return expected(deployment, [span._replace(count=deployment.parallelism.data) for span in spans], losses).seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +106,8 @@ class Service:
         tpot: float | None = None
         if completion > 1:
             step = self._step_seconds(around)
-            interference = around.running / (completion - 1) * self.prefill_seconds
+            others = max(0.0, concurrency / self._ranks - 1.0)  # on the same rank
+            interference = others / (completion - 1) * self.prefill_seconds
             tpot = step + interference
         ttft = self._ttft_seconds(concurrency, around)
         e2e = e2e_seconds(ttft, tpot, completion)
@@ -112,6 +121,7 @@ class Service:
             step_seconds=step,
             interference_seconds=interference,
             prefill_seconds=self.prefill_seconds,
+            ranks=self._ranks,
         )
 
     def at_rate(self, rate_per_second: float, *, most_concurrency: float | None = None) -> Equilibrium:
@@ -137,11 +147,10 @@ class Service:
 
     @cached_property
     def prefill_seconds(self) -> float:
-        """GPU time of one prefill by itself; 0 if it is done elsewhere."""
+        """Time that one prefill takes its rank, while the other ranks do one each; 0 if it is done elsewhere."""
         if self.prefills_elsewhere:
             return 0.0
-        alone = Surroundings(chunk_tokens=self.chunk_tokens)
-        return self._prefill_seconds(alone) - self.losses.request_overhead_seconds
+        return rank_prefill_seconds(self.deployment, self.losses, self.workload, self.chunk_tokens)
 
     def largest_concurrency(self, tpot_seconds: float, *, most_concurrency: float = _MOST_CONCURRENCY) -> float:
         """How many may be served at once before TPOT passes ``tpot_seconds``; 0 if it does for a lone one."""
@@ -152,6 +161,10 @@ class Service:
             return most
         first_above = crossing(lambda concurrency: self._tpot(concurrency) > tpot_seconds, 0.0, most)
         return first_above if first_above >= 1.0 else 0.0
+
+    @property
+    def _ranks(self) -> int:
+        return self.deployment.parallelism.data
 
     def _tpot(self, concurrency: float) -> float:
         return self.at_concurrency(concurrency).tpot_seconds or 0.0
@@ -177,7 +190,7 @@ class Service:
         if self.prefills_elsewhere:
             return 0.0
         if self.workload.completion_tokens == 1:  # nothing but prefills, one after the other
-            return self.losses.request_overhead_seconds + max(1.0, concurrency) * self.prefill_seconds
+            return self.losses.request_overhead_seconds + max(1.0, concurrency / self._ranks) * self.prefill_seconds
         return self._prefill_seconds(around)
 
     def _prefill_seconds(self, around: Surroundings) -> float:
@@ -193,7 +206,7 @@ class Service:
     def _most(self, most_concurrency: float | None) -> float:
         most = _MOST_CONCURRENCY if most_concurrency is None else most_concurrency
         # A step has room for a token of each running sequence, and for one of a prefill.
-        return most if self.chunk_tokens is None else max(1.0, min(most, self.chunk_tokens - 1.0))
+        return most if self.chunk_tokens is None else max(1.0, min(most, self._ranks * (self.chunk_tokens - 1.0)))
 
     def _grid(self, most_concurrency: float | None) -> list[float]:
         most = self._most(most_concurrency)

@@ -70,8 +70,8 @@ def _formats(plan: Plan) -> Iterator[PlanWarning]:
 
 
 def _link(plan: Plan) -> Iterator[PlanWarning]:
-    gpu, sharing = plan.deployment.gpu, plan.deployment.parallelism
-    if sharing.at_once < 2 or gpu.link_bytes_per_second:
+    gpu = plan.deployment.gpu
+    if not plan.deployment.rates.exchanges or gpu.link_bytes_per_second:
         return
     if gpu.pcie_bytes_per_second:
         why = "has no link between GPUs" if gpu.link_bytes_per_second == 0 else "has no link whose speed is known"

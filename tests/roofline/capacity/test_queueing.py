@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from roofline.capacity.queueing import Service
 from roofline.capacity.workload import Workload
-from roofline.deployment import Deployment
+from roofline.deployment import Deployment, Parallelism
 from roofline.expected import DEFAULT_LOSSES
+from roofline.gpus import GPUS
 from roofline.limits import Surroundings, decode_limit, prefill_limit
+from roofline.models.known import find_shape
 from tests.roofline.shapes import a_gpu, a_shape
 from tests.roofline.workers import NO_LOSSES, a_worker, eta
 
@@ -182,3 +184,17 @@ def test_more_at_once_serve_no_fewer(concurrency: float, more: float) -> None:
 
     few, many = service.at_concurrency(concurrency), service.at_concurrency(concurrency + more)
     assert many.rate_per_second >= few.rate_per_second * (1 - 1e-12)
+
+
+def test_ranks_serve_as_much_as_workers_of_one_rank_each() -> None:
+    """Data-parallel ranks of a dense model share nothing: four saturate at four times the rate, with the same TPOT."""
+    workload = Workload(prompt_tokens=2_000, completion_tokens=500)
+
+    def service(ranks: int) -> Service:
+        deployment = Deployment(find_shape("llama-3.1-8b"), GPUS["h100-sxm"], parallelism=Parallelism(data=ranks))
+        return Service(deployment=deployment, losses=DEFAULT_LOSSES["vllm"], workload=workload)
+
+    one, four = service(1).at_concurrency(32), service(4).at_concurrency(128)
+
+    assert four.rate_per_second == pytest.approx(4 * one.rate_per_second)
+    assert (four.tpot_seconds, four.prefill_busy_ratio) == pytest.approx((one.tpot_seconds, one.prefill_busy_ratio))
