@@ -72,7 +72,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
     is_estimate = completion is None and is_stream and found.token_events > 0 and has_tokens
     prompt = usage.prompt_tokens if usage is not None else None
     # Of what showed tokens, the prompt was computed. Nothing is known of an upload.
-    guess = None if prepared is None or not found.token_events or not has_tokens else prepared.estimate.tokens or None
+    guess = None if prepared is None or not found.token_events or not has_tokens else prepared.demand.estimate.tokens or None
     cached, inferred = (None, False) if usage is None else _cached(state, exchange, found)
     record = RequestRecord(
         request_id=exchange.request_id,
@@ -115,7 +115,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         completion_is_estimate=is_estimate,
         prompt_is_estimate=prompt is None and guess is not None,
         token_events=found.token_events,
-        estimated_prompt_tokens=None if prepared is None else prepared.estimate.tokens,
+        estimated_prompt_tokens=None if prepared is None else prepared.demand.estimate.tokens,
         max_tokens=None if request is None else request.max_tokens,
         request_bytes=exchange.request_bytes,
         answer_bytes=exchange.answer_bytes,

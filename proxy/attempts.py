@@ -12,7 +12,7 @@ from proxy.errors import ProxyError, no_worker, response_not_found
 from proxy.lookups import possible_owners, serves_one_model
 from proxy.progress import Progress
 from proxy.usage_refusals import may_quote, says_unknown
-from routing.policy import Decision, total_tokens
+from routing.policy import Decision
 from telemetry.record import Phase
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Attempts(Progress, ABC):
             None if previous is None else self._owner_of(previous),
         )
         self.limits = decision.pool.limits
-        self._load_tokens = total_tokens(prepared.estimate, prepared.request.max_tokens)
+        self._load_tokens = prepared.demand.total_tokens
         self._load = state.loads.begin(decision, self._load_tokens)
         self._approach(since)
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from proxy.admin import admin_app
 from proxy.config import Config, ConfigError
 from proxy.fleet import Fleet, open_control_cells
+from proxy.guiding import Guide
 from proxy.listener import bound_address, open_listener
 from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
@@ -86,7 +87,10 @@ async def run(config: Config, text: str, options: Options) -> None:
             exemplars=followers.exemplars,
         )
 
+        guide = Guide([], options.run_dir)
+
         def take(records: list[RequestRecord]) -> None:
+            guide.take(records)
             records = followers.take(records)
             view.recent.extend(records)
             log.write_all(records)
@@ -116,6 +120,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(_watch_losses(log)),
             asyncio.create_task(reloader.run()),
             asyncio.create_task(followers.run(fleet, view)),
+            asyncio.create_task(guide.run(fleet)),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")

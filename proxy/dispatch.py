@@ -11,6 +11,7 @@ from proxy.endpoints import Endpoint, Endpoints, may_use
 from proxy.errors import ClientFault, ProxyError, Refusal, no_worker
 from proxy.forms import Span, boundary_of, read_form, request_of
 from proxy.inference import InferenceRequest, Work, ask_for_usage, parse_other, parse_request, rename_model
+from routing.demand import Demand
 from routing.estimate import TokenEstimate, estimate_tokens
 from routing.policy import Decision, Impossible, Reason, Snapshot, choose
 from routing.topology import Key, Model
@@ -26,7 +27,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
 
     request: InferenceRequest
     model: Model
-    estimate: TokenEstimate
+    demand: Demand
     pieces: list[bytes | memoryview]  # the body as the worker gets it
     size: int  # its bytes
     strips_usage: bool  # usage is asked for in them on the gateway's own account
@@ -64,7 +65,9 @@ def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | No
     model = endpoints.model(request.model)
     if key is not None and not may_use(key, model):
         raise Refusal(403, "model_not_allowed", "This API key may not use this model.", reason=Rejection.AUTH)
-    estimate = estimate_tokens(request.text_bytes, request.token_ids, is_ascii=request.is_ascii)
+    demand = Demand(
+        estimate_tokens(request.text_bytes, request.token_ids, is_ascii=request.is_ascii), max_tokens=request.max_tokens
+    )
     if request.model is not None and request.model != model.name:
         if form is None:
             renamed = rename_model(body, request.model, model.name)
@@ -81,13 +84,13 @@ def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | No
     if request.stream and request.include_usage is not True and endpoint.has_usage and _asks_usage(model):
         pieces = ask_for_usage(body, request)
         if pieces is not None:
-            return Prepared(request, model, estimate, pieces, sum(map(len, pieces)), True, body)
-    return Prepared(request, model, estimate, [body], len(body), False, body)
+            return Prepared(request, model, demand, pieces, sum(map(len, pieces)), True, body)
+    return Prepared(request, model, demand, [body], len(body), False, body)
 
 
 def prepare_lookup(decision: Decision, endpoints: Endpoints) -> Prepared:
     """A request that names no model, for the worker of this decision."""
-    return Prepared(_NO_BODY, endpoints.model(decision.pool.model), TokenEstimate(0, 0, 0), [b""], 0, False, b"")
+    return Prepared(_NO_BODY, endpoints.model(decision.pool.model), Demand(TokenEstimate(0, 0, 0)), [b""], 0, False, b"")
 
 
 _NO_BODY = parse_other(b"{}", Work.COUNT)
@@ -103,7 +106,7 @@ def decide(
     """Choose a worker that has not been tried, the one at URL ``owner`` if possible. Raises `ProxyError` if there is none."""
     # After a reload the model of a request that is tried again is another value, or gone.
     model = endpoints.model(prepared.model.name) if tried else prepared.model
-    decision = choose(model, prepared.estimate, prepared.request.max_tokens, snapshot, tried)
+    decision = choose(model, prepared.demand, snapshot, tried)
     if isinstance(decision, Decision):
         return decision if owner is None else _kept_with(owner, decision, model, snapshot, tried)
     raise _refusal(decision, prepared, tried)
@@ -124,8 +127,8 @@ def _refusal(why: Impossible, prepared: Prepared, tried: Collection[str]) -> Pro
         return Refusal(
             400,
             "context_length_exceeded",
-            f"The prompt (at least {prepared.estimate.least} tokens) and the output budget of "
-            f"{prepared.request.max_tokens or 0} tokens are over the {limit} tokens that this model is served with.",
+            f"The prompt (at least {prepared.demand.estimate.least} tokens) and the output budget of "
+            f"{prepared.demand.max_tokens or 0} tokens are over the {limit} tokens that this model is served with.",
             reason=Rejection.FIT,
         )
     return no_worker(has_tried=bool(tried))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from proxy.rundir import CONTROL_CELLS, serving_cells
+from routing.guidance import NO_GUIDANCE
 from routing.policy import Decision, Snapshot
 from routing.topology import Topology
 from telemetry.catalog import LABELS, Scope
@@ -63,10 +64,12 @@ class WorkerLoads:
         "_peers",
         "_pool_bases",
         "_processes",
+        "_requests",
         "_run_dir",
         "_tokens",
         "_turn",
         "_values",
+        "guidance",
     )
 
     def __init__(
@@ -75,6 +78,7 @@ class WorkerLoads:
         self._run_dir = run_dir
         self._number = number
         self._processes = processes
+        self.guidance = NO_GUIDANCE
         self._turn = number  # processes begin at different workers
         self._blocks: dict[tuple[str, str, str], Block] = {}  # by model, pool and worker, as cells are
         self.adopt(values, layout, topology)
@@ -91,6 +95,7 @@ class WorkerLoads:
             gone.is_live = False
         self._pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
+        self._requests: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT)
         self._is_up: Sequence[float] = [1.0] * len(topology.workers)
         self._control: Cells | None = None
         self._peers: dict[int, Cells | None] = {peer: None for peer in range(self._processes) if peer != self._number}
@@ -104,7 +109,7 @@ class WorkerLoads:
         """What a decision may look at, now. A retry takes no turn, or a dead worker would get every second one of two."""
         if not is_retry:
             self._turn += 1
-        return Snapshot(self._is_up, self._tokens, self._turn)
+        return Snapshot(self._is_up, self._tokens, self._turn, self._requests, self.guidance)
 
     def begin(self, decision: Decision, tokens: int) -> Block:
         """A request goes to a worker and adds to its load; give the block back to `end`."""
@@ -143,5 +148,9 @@ class WorkerLoads:
                 found = map_cells(serving_cells(self._run_dir, peer), self._layout)
                 if found is not None:
                     self._peers[peer] = found
-                    view = self._by_worker(found.values, _IN_FLIGHT_TOKENS)
-                    self._tokens = _Sum([*(self._tokens.views if isinstance(self._tokens, _Sum) else [self._tokens]), view])
+                    self._tokens = _with(self._tokens, self._by_worker(found.values, _IN_FLIGHT_TOKENS))
+                    self._requests = _with(self._requests, self._by_worker(found.values, _IN_FLIGHT))
+
+
+def _with(views: memoryview[float] | _Sum, view: memoryview[float]) -> _Sum:
+    return _Sum([*(views.views if isinstance(views, _Sum) else [views]), view])

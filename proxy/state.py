@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from proxy.endpoints import Endpoint, Endpoints
 from proxy.load import WorkerLoads
 from proxy.lookups import Owners
-from proxy.published import TopologyReader
+from proxy.published import GuidanceReader, TopologyReader
 from proxy.records import RecordSender
 from proxy.rundir import RECORDS_SOCKET, serving_cells
 from proxy.tracing import Tracer, hash_of, header_pattern
@@ -86,6 +86,7 @@ class ServingState:
         self.loads = WorkerLoads(self._cells.values, layout, topology, run_dir, number, processes)
         self.sender = RecordSender(run_dir / RECORDS_SOCKET, on_drop=self._count_dropped)
         self._news = TopologyReader(run_dir)
+        self._guidance_news = GuidanceReader(run_dir)
         self._id_prefix = os.urandom(8).hex()
         self._ids = 0
         self._lag = Lag()
@@ -199,6 +200,9 @@ class ServingState:
             except Exception:
                 self._news.forget()  # tried again at the next look
                 raise
+        guidance = self._guidance_news.read_news()
+        if guidance is not None:
+            self.loads.guidance = guidance
         self.loads.look_around()
 
     def _count_dropped(self, count: int) -> None:

@@ -10,11 +10,9 @@ from enum import StrEnum
 
 import msgspec
 
-from routing.estimate import TokenEstimate
+from routing.demand import Demand
+from routing.guidance import NO_GUIDANCE, Guidance
 from routing.topology import Model, Pool, Worker
-
-ASSUMED_OUTPUT_TOKENS = 1024
-"""Output budget of a request that declares none."""
 
 
 class PoolReason(StrEnum):
@@ -54,6 +52,8 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     is_up: Sequence[float]  # 1 up, 0 down, NaN not known yet, which counts as up
     load_tokens: Sequence[float]  # estimated tokens of requests in flight, over all serving processes
     turn: int  # grows by one with every decision
+    in_flight: Sequence[float] = ()  # requests in flight, over all serving processes
+    guidance: Guidance = NO_GUIDANCE
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -66,32 +66,25 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     reason: Reason
 
 
-def total_tokens(estimate: TokenEstimate, max_tokens: int | None) -> int:
-    """Prompt and output budget together, which is what a worker has to hold."""
-    return estimate.tokens + (ASSUMED_OUTPUT_TOKENS if max_tokens is None else max_tokens)
-
-
-def choose_pool(model: Model, estimate: TokenEstimate, max_tokens: int | None) -> tuple[Pool, PoolReason] | Impossible:
+def choose_pool(model: Model, demand: Demand) -> tuple[Pool, PoolReason] | Impossible:
     """The smallest pool that accepts prompt and output budget; the largest one while the least estimate may still fit it."""
     pools = model.pools
     if len(pools) == 1 and pools[0].max_total_tokens is None:
         return pools[0], PoolReason.ONLY_POOL
-    total = total_tokens(estimate, max_tokens)
+    total = demand.total_tokens
     for pool in pools:
         if pool.max_total_tokens is None or total <= pool.max_total_tokens:
             return pool, PoolReason.CONTEXT_LENGTH if len(pools) > 1 else PoolReason.ONLY_POOL
     largest = pools[-1]
     assert largest.max_total_tokens is not None
-    if estimate.least + (max_tokens or 0) > largest.max_total_tokens:
+    if demand.estimate.least + (demand.max_tokens or 0) > largest.max_total_tokens:
         return Impossible.FIT
     return largest, PoolReason.MAY_FIT
 
 
-def choose(
-    model: Model, estimate: TokenEstimate, max_tokens: int | None, snapshot: Snapshot, tried: Collection[str] = ()
-) -> Decision | Impossible:
+def choose(model: Model, demand: Demand, snapshot: Snapshot, tried: Collection[str] = ()) -> Decision | Impossible:
     """Decide for one request. ``tried`` are names of workers that have failed it already."""
-    chosen = choose_pool(model, estimate, max_tokens)
+    chosen = choose_pool(model, demand)
     if isinstance(chosen, Impossible):
         return chosen
     pool, pool_reason = chosen
@@ -105,16 +98,16 @@ def choose(
         return Impossible.NO_WORKER
     if len(candidates) == 1:
         return Decision(pool, candidates[0], pool_reason, pool.policy, Reason.RETRY if tried else Reason.ONLY_WORKER)
-    worker, reason = POLICIES[pool.policy](candidates, snapshot)
+    worker, reason = POLICIES[pool.policy](candidates, demand, snapshot)
     return Decision(pool, worker, pool_reason, pool.policy, Reason.RETRY if tried else reason)
 
 
-def round_robin(candidates: Sequence[Worker], snapshot: Snapshot) -> tuple[Worker, Reason]:
+def round_robin(candidates: Sequence[Worker], _demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
     """Each in turn."""
     return candidates[snapshot.turn % len(candidates)], Reason.TURN
 
 
-def least_load(candidates: Sequence[Worker], snapshot: Snapshot) -> tuple[Worker, Reason]:
+def least_load(candidates: Sequence[Worker], _demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
     """The one with the fewest tokens in flight; equals take turns."""
     load = snapshot.load_tokens
     loads = [load[worker.index] for worker in candidates]
@@ -123,7 +116,10 @@ def least_load(candidates: Sequence[Worker], snapshot: Snapshot) -> tuple[Worker
     return equals[snapshot.turn % len(equals)], Reason.LEAST_LOAD
 
 
-POLICIES: dict[str, Callable[[Sequence[Worker], Snapshot], tuple[Worker, Reason]]] = {
+Policy = Callable[[Sequence[Worker], Demand, Snapshot], tuple[Worker, Reason]]
+"""Choose among workers that could all take the request; at least two."""
+
+POLICIES: dict[str, Policy] = {
     "round-robin": round_robin,
     "least-load": least_load,
 }

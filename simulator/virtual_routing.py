@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from routing.demand import Demand
 from routing.estimate import TokenEstimate
-from routing.policy import Impossible, Reason, Snapshot, choose
+from routing.policy import Impossible, Policy, Snapshot, choose
 from routing.topology import Model, Worker
 from simulator.arrivals import Arrival
 from simulator.virtual import Choose, Fleet
-
-Policy = Callable[[Sequence[Worker], Snapshot], tuple[Worker, Reason]]
-"""One of `routing.policy.POLICIES`, or a function like them."""
 
 
 def workers_named(names: Sequence[str]) -> tuple[Worker, ...]:
@@ -26,8 +24,8 @@ def by_policy(policy: Policy, engines: int) -> Choose:
     """Choose among so many engines by one policy: a single pool in which everybody is up."""
     candidates = workers_named([f"worker-{number}" for number in range(engines)])
 
-    def chosen(_arrival: Arrival, fleet: Fleet) -> int:
-        return policy(candidates, _snapshot(fleet))[0].index
+    def chosen(arrival: Arrival, fleet: Fleet) -> int:
+        return policy(candidates, demand_of(arrival), _snapshot(fleet))[0].index
 
     return chosen
 
@@ -39,13 +37,18 @@ def by_model(model: Model, estimate: Callable[[int], TokenEstimate] | None = Non
     """
 
     def chosen(arrival: Arrival, fleet: Fleet) -> int | None:
-        tokens = arrival.prompt.tokens
-        guess = TokenEstimate(tokens, tokens, tokens) if estimate is None else estimate(tokens)
-        decision = choose(model, guess, arrival.max_tokens, _snapshot(fleet))
+        decision = choose(model, demand_of(arrival, estimate), _snapshot(fleet))
         return None if isinstance(decision, Impossible) else decision.worker.index
 
     return chosen
 
 
+def demand_of(arrival: Arrival, estimate: Callable[[int], TokenEstimate] | None = None) -> Demand:
+    """What an arrival asks for; without ``estimate`` its tokens are known exactly."""
+    tokens = arrival.prompt.tokens
+    guess = TokenEstimate(tokens, tokens, tokens) if estimate is None else estimate(tokens)
+    return Demand(guess, max_tokens=arrival.max_tokens)
+
+
 def _snapshot(fleet: Fleet) -> Snapshot:
-    return Snapshot(is_up=[1.0] * len(fleet.engines), load_tokens=fleet.load_tokens, turn=fleet.turn)
+    return Snapshot(is_up=[1.0] * len(fleet.engines), load_tokens=fleet.load_tokens, turn=fleet.turn, in_flight=fleet.in_flight)

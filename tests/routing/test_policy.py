@@ -7,9 +7,9 @@ from math import nan
 
 import pytest
 
+from routing.demand import ASSUMED_OUTPUT_TOKENS, Demand
 from routing.estimate import TokenEstimate
 from routing.policy import (
-    ASSUMED_OUTPUT_TOKENS,
     POLICIES,
     Decision,
     Impossible,
@@ -18,7 +18,6 @@ from routing.policy import (
     Snapshot,
     choose,
     choose_pool,
-    total_tokens,
 )
 from routing.topology import Model
 from tests.routing.topologies import a_model, a_pool
@@ -40,7 +39,7 @@ def a_snapshot(up: tuple[float, ...] = (1, 1, 1, 1), load: tuple[float, ...] = (
 @pytest.mark.parametrize(("max_tokens", "total"), [(None, 10 + ASSUMED_OUTPUT_TOKENS), (0, 10), (500, 510)])
 def test_total(max_tokens, total):
     """Prompt and declared output; an output budget of 0 is one, and only an absent one is assumed."""
-    assert total_tokens(an_estimate(10), max_tokens) == total
+    assert Demand(an_estimate(10), max_tokens).total_tokens == total
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_total(max_tokens, total):
 )
 def test_choosing_a_pool(model, estimate, max_tokens, expected):
     """The smallest whose range holds prompt and output; the largest while the least may fit; refused only when it cannot."""
-    chosen = choose_pool(model, estimate, max_tokens)
+    chosen = choose_pool(model, Demand(estimate, max_tokens))
 
     assert (chosen if isinstance(chosen, Impossible) else (chosen[0].name, chosen[1])) == expected
 
@@ -93,7 +92,7 @@ def test_choosing_a_pool(model, estimate, max_tokens, expected):
 )
 def test_choosing_a_worker(snapshot, tried, expected):
     """Workers that are down or tried are left out, unknown ones are not; the reason says what decided."""
-    decision = choose(ONE, an_estimate(10), 10, snapshot, tried)
+    decision = choose(ONE, Demand(an_estimate(10), 10), snapshot, tried)
 
     assert (decision if isinstance(decision, Impossible) else (decision.worker.index, decision.reason)) == expected
 
@@ -104,7 +103,7 @@ def test_equals_take_turns(policy):
     model = a_model(a_pool(0, 1, 2, policy=policy))
     chosen: Counter[int] = Counter()
     for turn in range(7, 16):
-        decision = choose(model, an_estimate(10), 10, a_snapshot(turn=turn))
+        decision = choose(model, Demand(an_estimate(10), 10), a_snapshot(turn=turn))
         assert isinstance(decision, Decision)
         chosen[decision.worker.index] += 1
 
@@ -116,7 +115,7 @@ def test_only_equals_take_turns():
     load = (2.0, 1.0, 1.0, 0.0)
 
     def chosen(model: Model) -> list[int]:
-        decisions = [choose(model, an_estimate(10), 10, a_snapshot(load=load, turn=turn)) for turn in range(4)]
+        decisions = [choose(model, Demand(an_estimate(10), 10), a_snapshot(load=load, turn=turn)) for turn in range(4)]
         return [decision.worker.index for decision in decisions if isinstance(decision, Decision)]
 
     assert chosen(a_model(a_pool(0, 1, 2))) == [1, 2, 1, 2]
@@ -125,9 +124,9 @@ def test_only_equals_take_turns():
 
 def test_the_pool_decides_before_the_worker():
     """A request for the long pool goes to no worker of the short one, also when the long pool is down."""
-    decision = choose(TWO, an_estimate(3000), 10, a_snapshot(load=(0, 0, 9, 5)))
+    decision = choose(TWO, Demand(an_estimate(3000), 10), a_snapshot(load=(0, 0, 9, 5)))
     assert isinstance(decision, Decision)
     assert (decision.pool.name, decision.worker.index, decision.pool_reason) == ("long", 3, PoolReason.CONTEXT_LENGTH)
 
-    assert choose(TWO, an_estimate(3000), 10, a_snapshot(up=(1, 1, 0, 0))) is Impossible.NO_WORKER
-    assert choose(TWO, an_estimate(10**6), 10, a_snapshot(up=(0, 0, 0, 0))) is Impossible.FIT
+    assert choose(TWO, Demand(an_estimate(3000), 10), a_snapshot(up=(1, 1, 0, 0))) is Impossible.NO_WORKER
+    assert choose(TWO, Demand(an_estimate(10**6), 10), a_snapshot(up=(0, 0, 0, 0))) is Impossible.FIT

@@ -1,0 +1,33 @@
+"""What a request asks of a worker, as far as routing goes: made once from its body, looked at by every choice."""
+
+from __future__ import annotations
+
+import msgspec
+
+from routing.estimate import TokenEstimate
+
+ASSUMED_OUTPUT_TOKENS = 1024
+"""Output budget of a request that declares none, while nothing better is known."""
+
+
+class Demand(msgspec.Struct, frozen=True, gc=False):
+    """One request's tokens, and what ties it to a worker. Tokens are counts; ``None`` is not declared or not known."""
+
+    estimate: TokenEstimate
+    max_tokens: int | None = None  # the output limit that the client declared
+    expected_output_tokens: int | None = None  # what is learned of requests like it; None: nothing yet
+    affinity: int | None = None  # hash of the leading part of the prompt, the same in every replica
+    session: int | None = None  # hash of what names its session
+
+    @property
+    def output_tokens(self) -> int:
+        """The output budget that a pool is chosen for, and that counts as load."""
+        declared, learned = self.max_tokens, self.expected_output_tokens
+        if declared is None:
+            return ASSUMED_OUTPUT_TOKENS if learned is None else learned
+        return declared if learned is None or declared < learned else learned
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and output budget together, which is what a worker has to hold."""
+        return self.estimate.tokens + self.output_tokens
