@@ -56,6 +56,7 @@ class Family:
     writer: Writer = Writer.SERVING
     start: float = 0.0  # a gauge before its first observation; NaN means unknown, which is exported as absent
     is_per_process: bool = False  # never summed over serving processes: exported with a label `process`
+    is_shown: bool = True  # False: shared between the processes only, and never exported
 
     def label_values(self, label: str) -> tuple[str, ...]:
         """Values that one of `labels` can take here, in the order of their cells. Raises KeyError for an open label."""
@@ -270,6 +271,22 @@ CATALOG: tuple[Family, ...] = (
         writer=Writer.CONTROL,
         start=nan,
     ),
+    # What a worker has had to do, from which a request's surroundings are read; as series they would say nothing new.
+    *(
+        Family(name=f"ridgeline_ledger_{name}", kind=kind, scope=Scope.WORKER, help=text, is_shown=False)
+        for name, kind, text in (
+            ("request_seconds", Kind.COUNTER, "Requests in flight, integrated over time."),
+            ("prompt_token_seconds", Kind.COUNTER, "Estimated prompt tokens of the requests in flight, integrated over time."),
+            ("sent_prompt_tokens", Kind.COUNTER, "Estimated prompt tokens sent."),
+            ("prompt_tokens", Kind.GAUGE, "Estimated prompt tokens of the requests in flight."),
+            ("pending_prompt_tokens", Kind.GAUGE, "The same of those whose answer has not begun."),
+            (
+                "until_seconds",
+                Kind.GAUGE,
+                "The instant up to which the integrals are counted, by the machine's monotonic clock.",
+            ),
+        )
+    ),
     # Keys
     _counter("key_tokens_total", Scope.KEY, "Tokens by API key; cached ones are among the prompt tokens.", "kind"),
     _counter("key_requests_total", Scope.KEY, "Requests that ended, by API key.", "outcome"),
@@ -318,3 +335,6 @@ CATALOG: tuple[Family, ...] = (
         writer=Writer.EXPOSITION,
     ),
 )
+
+SHOWN: tuple[Family, ...] = tuple(family for family in CATALOG if family.is_shown)
+"""What is exported."""

@@ -141,6 +141,13 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     answer_bytes: int = 0
     no_token: NoToken | None = None
     missing_end: str | None = None  # which end marker a stream that counts as complete did not send
+    is_batch: bool = False  # several prompts or choices, which no limit is held against
+    ahead_tokens: int | None = None  # estimated prompt tokens of others at the worker, unanswered when this was sent
+    beside_prefill_requests: float | None = None  # others in flight at the worker, mean from being sent to the first byte
+    beside_prefill_prompt_tokens: float | None = None  # mean prompt of one of them
+    beside_decode_requests: float | None = None  # the same from the first byte to the end; of a plain request, all the time
+    beside_decode_prompt_tokens: float | None = None
+    arrived_tokens: int | None = None  # prompt tokens that others sent there from the first byte to the end
     worker_ttft_seconds: float | None = None  # by the worker's own clock: scheduled -> first token
     worker_queue_seconds: float | None = None  # the same: in its queue
     worker_generation_seconds: float | None = None  # the same: first token -> last token
