@@ -22,8 +22,10 @@ from pathlib import Path
 
 from proxy.admin import admin_app
 from proxy.config import Config, ConfigError
+from proxy.deployments import deployments_of
 from proxy.fleet import Fleet, open_control_cells
 from proxy.guiding import Guide
+from proxy.judging import Judge
 from proxy.listener import bound_address, open_listener
 from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
@@ -88,10 +90,19 @@ async def run(config: Config, text: str, options: Options) -> None:
         )
 
         guide = Guide([], options.run_dir)
+        judge = Judge()
+        fleet: Fleet | None = None
+
+        def know(config: Config) -> None:
+            judge.know(deployments_of(config, options.config.parent))
+
+        know(config)
 
         def take(records: list[RequestRecord]) -> None:
             guide.take(records)
-            records = followers.take(records)
+            if fleet is not None:
+                judge.adopt(fleet.topology, fleet.cells.values)
+            records = judge.take(followers.take(records))
             view.recent.extend(records)
             log.write_all(records)
 
@@ -112,7 +123,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             site = Site(app)
             stack.push_async_callback(site.stop)
             await site.start(listener)
-        reloader = Reloader(options.config, os.environ, config, fleet, text=text, run_dir=options.run_dir)
+        reloader = Reloader(options.config, os.environ, config, fleet, text=text, run_dir=options.run_dir, on_config=know)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.asked.set)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # the supervisor starts us with it held back
         tasks = [

@@ -90,6 +90,13 @@ class Trace(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
     attempts: tuple[Attempt, ...] = ()  # oldest first; very many are not all kept
 
 
+class Cause(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What made a request slow, and by how much."""
+
+    name: str
+    seconds: float
+
+
 class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """One request, finished. All durations in seconds from one monotonic clock."""
 
@@ -157,3 +164,16 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     chain_call: int | None = None  # which call of its chain this is, from 1; known in the control process only
     trace: Trace | None = None  # only for a sampled request; not part of the log line
     prefix_hash: str | None = None
+
+    # Known in the control process only, and only where GPU and shape are configured. Seconds.
+    ttft_floor_seconds: float | None = None  # of what the worker took, as `upstream_ttft_seconds` is
+    ttft_reference_seconds: float | None = None
+    ttft_expected_seconds: float | None = None  # of a fully cold prompt where the hit is not known
+    tpot_floor_seconds: float | None = None
+    tpot_reference_seconds: float | None = None
+    tpot_expected_seconds: float | None = None
+    e2e_floor_seconds: float | None = None  # plain requests only, less what gateway and client took
+    e2e_reference_seconds: float | None = None
+    e2e_expected_seconds: float | None = None
+    deviations: tuple[str, ...] = ()  # figures that are far from what was expected: ttft, tpot, e2e
+    causes: tuple[Cause, ...] = ()  # of the first of them, most seconds first, what is unexplained among them

@@ -130,6 +130,7 @@ def test_unknown_is_not_zero():
         "ridgeline_worker_running_requests",
         "ridgeline_worker_waiting_requests",
         "ridgeline_worker_kv_usage_ratio",
+        "ridgeline_worker_attained_ratio",
         "ridgeline_loop_lag_seconds",
         "ridgeline_control_lag_seconds",
     }

@@ -66,7 +66,7 @@ def test_every_cell_reaches_the_text(a_topology, openmetrics):
     topology = a_topology()
     writer, layout = a_writer(topology)
     serving = [float(cell + 2) for cell in range(layout.size)]
-    control = [value + 0.5 for value in serving]
+    control = [value + layout.size for value in serving]
 
     found = series(parse(writer.write_all([serving], control, openmetrics=openmetrics), openmetrics=openmetrics))
 
@@ -78,8 +78,8 @@ def test_every_cell_reaches_the_text(a_topology, openmetrics):
     assert found[key("ridgeline_worker_up", **labels)] == control[base + offset("ridgeline_worker_up")]
     first = base + offset("ridgeline_worker_tpot_seconds")
     assert found[key("ridgeline_worker_tpot_seconds_bucket", **labels, le="0.02")] == sum(serving[first : first + 3])
-    assert found[key("ridgeline_worker_tpot_seconds_bucket", **labels, le="+Inf")] == sum(serving[first : first + 10])
-    assert found[key("ridgeline_worker_tpot_seconds_sum", **labels)] == serving[first + 10]
+    assert found[key("ridgeline_worker_tpot_seconds_bucket", **labels, le="+Inf")] == sum(serving[first : first + 9])
+    assert found[key("ridgeline_worker_tpot_seconds_sum", **labels)] == serving[first + 9]
     route = layout.route_base(1) + slot("ridgeline_requests_total", endpoint="completions", outcome="stalled")
     route_labels = {"model": "llama", "pool": "none", "endpoint": "completions", "outcome": "stalled"}
     assert found[key("ridgeline_requests_total", **route_labels)] == serving[route]
@@ -266,7 +266,7 @@ def test_half_a_surrogate_pair_does_not_break_the_text(a_topology):
 
 @FORMATS
 def test_a_large_fleet_stays_in_budget_and_comes_in_small_pieces(a_topology, openmetrics):
-    """600 workers in 30 pools with 20 keys take under 45,000 series, and no piece holds much of them."""
+    """600 workers in 30 pools with 20 keys take under 50,000 series, and no piece holds much of them."""
     pools = tuple((f"m-{at // 2}", f"p-{at % 2}", tuple(f"w-{at * 20 + of}" for of in range(20))) for at in range(30))
     writer, layout = a_writer(a_topology(pools=pools, keys=tuple(f"k-{at}" for at in range(20))))
     zeros = [0.0] * layout.size
@@ -274,8 +274,8 @@ def test_a_large_fleet_stays_in_budget_and_comes_in_small_pieces(a_topology, ope
     pieces = list(writer.write([zeros] * 4, zeros, openmetrics=openmetrics))
 
     lines = [[line for line in piece.splitlines() if not line.startswith(b"#")] for piece in pieces]
-    assert sum(map(len, lines)) < 45_000
-    assert max(map(len, lines)) <= 1200
+    assert sum(map(len, lines)) < 50_000
+    assert max(map(len, lines)) <= 1300
     assert all(pieces)
 
 

@@ -1,0 +1,220 @@
+"""The part of control that holds finished requests against their limits, and says why those that deviate were slow."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Mapping
+from math import isnan, nan
+from statistics import median
+from typing import NamedTuple
+
+import msgspec
+
+from proxy.deployments import PoolName
+from roofline.deployment import Deployment
+from roofline.expected import DEFAULT_LOSSES
+from routing.topology import Topology
+from telemetry.catalog import ATTAINED_BOUNDS, LABELS, LENGTH_CLASSES
+from telemetry.diagnosis import CauseName, Diagnosis, WorkerState, diagnose
+from telemetry.judgement import Held, Judgement, Yardstick, judge
+from telemetry.layout import Layout, slot
+from telemetry.record import RequestRecord
+
+_log = logging.getLogger(__name__)
+
+_RECENT = 64  # requests of a worker that its medians are taken over
+_LEAST_RECENT = 16  # below, a median says nothing
+_STEP = 8  # medians are taken anew after so many
+
+_LENGTH_BOUNDS = tuple(LENGTH_CLASSES.values())
+_TTFT, _TPOT = (
+    [slot(f"ridgeline_{figure}_attained_ratio", length=name) for name in LENGTH_CLASSES] for figure in ("ttft", "tpot")
+)
+_E2E = slot("ridgeline_e2e_attained_ratio")
+_SUM = len(ATTAINED_BOUNDS) + 1
+_DEVIATIONS = {
+    (figure, cause): slot("ridgeline_deviations_total", figure=figure, cause=cause)
+    for figure in LABELS["figure"]
+    for cause in CauseName
+}
+_BEATEN = {figure: slot("ridgeline_floor_beaten_total", figure=figure) for figure in ("ttft", "tpot")}
+_ATTAINED = {figure: slot("ridgeline_worker_attained_ratio", figure=figure) for figure in ("ttft", "tpot")}
+_WAITING, _KV_USAGE = slot("ridgeline_worker_waiting_requests"), slot("ridgeline_worker_kv_usage_ratio")
+
+
+class _Lately:
+    """What the last requests of one worker had in common."""
+
+    __slots__ = ("attained", "contexts", "medians", "running", "usual_context", "usual_running")
+
+    def __init__(self) -> None:
+        self.attained: dict[str, deque[float]] = {figure: deque(maxlen=_RECENT) for figure in _ATTAINED}
+        self.medians: dict[str, float] = dict.fromkeys(_ATTAINED, nan)
+        self.running: deque[float] = deque(maxlen=4 * _RECENT)
+        self.contexts: deque[float] = deque(maxlen=4 * _RECENT)
+        self.usual_running: float | None = None
+        self.usual_context: float | None = None
+
+    def take(self, record: RequestRecord, judgement: Judgement) -> None:
+        """Remember one request."""
+        for figure, held in (("ttft", judgement.ttft), ("tpot", judgement.tpot)):
+            if held is not None and not held.is_interval:
+                self.attained[figure].append(held.attained_ratio)
+        self.running.append(record.beside_decode_requests or 0.0)
+        self.contexts.append(float(record.prompt_tokens or 0))
+
+
+class _Place(NamedTuple):
+    pool_base: int
+    worker_base: int
+    peers: tuple[str, ...]
+
+
+class Judge:
+    """One per control process. `know` whenever the configuration changes, `adopt` before records; `take` every record."""
+
+    def __init__(self) -> None:
+        self._yardsticks: Mapping[PoolName, Yardstick] = {}
+        self._cells: memoryview[float] | None = None
+        self._places: dict[tuple[str, str, str], _Place] = {}
+        self._lately: dict[str, _Lately] = {}
+        self._taken = 0
+        self._topology: Topology | None = None
+
+    def __repr__(self) -> str:
+        return f"<Judge of {len(self._yardsticks)} pools>"
+
+    def know(self, deployments: Mapping[PoolName, Deployment]) -> None:
+        """What the workers of each pool are from now on; requests of other pools are not judged."""
+        losses = DEFAULT_LOSSES["vllm"]
+        self._yardsticks = {name: Yardstick(deployment=each, losses=losses) for name, each in deployments.items()}
+
+    def adopt(self, topology: Topology, cells: memoryview[float]) -> None:
+        """Count in these cells, which are laid out for this topology. Cheap when nothing has changed."""
+        if topology is self._topology:
+            return
+        self._topology = topology
+        layout = Layout.of(topology)
+        self._cells = cells
+        self._places = {
+            (pool.model, pool.name, worker.name): _Place(
+                layout.pool_base(pool.index),
+                layout.worker_base(worker.index),
+                tuple(other.name for other in pool.workers if other is not worker),
+            )
+            for pool in topology.pools
+            for worker in pool.workers
+        }
+        names = {worker.name for worker in topology.workers}
+        self._lately = {name: lately for name, lately in self._lately.items() if name in names}
+
+    def take(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
+        """Give the records back with their limits and, if they deviate, the causes. A fault of ours leaves one as it was."""
+        found = []
+        for record in records:
+            try:
+                found.append(self._judged(record))
+            except Exception:
+                _log.exception("request %s could not be judged", record.request_id)
+                found.append(record)
+        return found
+
+    def _judged(self, record: RequestRecord) -> RequestRecord:
+        yardstick = self._yardsticks.get((record.model, record.pool))
+        worker = record.worker
+        if yardstick is None or worker is None:
+            return record
+        judgement = judge(record, yardstick)
+        if judgement.ttft is judgement.tpot is judgement.e2e is None:
+            return record
+        lately = self._lately.setdefault(worker, _Lately())
+        place = self._places.get((record.model, record.pool, worker))
+        diagnoses = diagnose(record, judgement, yardstick, self._state(lately, place))
+        lately.take(record, judgement)
+        self._taken += 1
+        if self._taken % _STEP == 0:
+            self._renew(lately)
+        if place is not None:
+            self._count(record, judgement, diagnoses, lately, place)
+        return _with_limits(record, judgement, diagnoses)
+
+    def _state(self, lately: _Lately, place: _Place | None) -> WorkerState:
+        if place is None or self._cells is None:
+            return WorkerState(usual_running=lately.usual_running, usual_context_tokens=lately.usual_context)
+        base, cells = place.worker_base, self._cells
+        return WorkerState(
+            waiting_requests=_known(cells[base + _WAITING]),
+            kv_usage_ratio=_known(cells[base + _KV_USAGE]),
+            peers_ratio=self._against_peers(lately, place.peers),
+            usual_running=lately.usual_running,
+            usual_context_tokens=lately.usual_context,
+        )
+
+    def _against_peers(self, lately: _Lately, peers: tuple[str, ...]) -> float | None:
+        """How much slower the worker is lately than the median of its peers, at its own work; ``None`` without any."""
+        for figure, own in lately.medians.items():
+            others = [
+                peer.medians[figure]
+                for name in peers
+                if (peer := self._lately.get(name)) is not None and not isnan(peer.medians[figure])
+            ]
+            if others and own > 0.0 and (ratio := median(others) / own) > 1.0:
+                return ratio
+        return None
+
+    def _renew(self, lately: _Lately) -> None:
+        for figure, ratios in lately.attained.items():
+            lately.medians[figure] = median(ratios) if len(ratios) >= _LEAST_RECENT else nan
+        if len(lately.running) >= _LEAST_RECENT:
+            lately.usual_running = median(lately.running)
+            lately.usual_context = median(lately.contexts)
+
+    def _count(
+        self,
+        record: RequestRecord,
+        judgement: Judgement,
+        diagnoses: tuple[Diagnosis, ...],
+        lately: _Lately,
+        place: _Place,
+    ) -> None:
+        cells = self._cells
+        if cells is None:
+            return
+        length = bisect_left(_LENGTH_BOUNDS, record.prompt_tokens or 0)
+        for held, first in (
+            (judgement.ttft, _TTFT[length]),
+            (judgement.tpot, _TPOT[length]),
+            (judgement.e2e, _E2E),
+        ):
+            if held is not None and not held.is_interval:
+                ratio = held.attained_ratio
+                cells[place.pool_base + first + bisect_left(ATTAINED_BOUNDS, ratio)] += 1
+                cells[place.pool_base + first + _SUM] += ratio
+        for figure, held in (("ttft", judgement.ttft), ("tpot", judgement.tpot)):
+            if held is not None and held.floor_ratio < 1.0:
+                cells[place.worker_base + _BEATEN[figure]] += 1
+        for diagnosis in diagnoses:
+            cells[place.pool_base + _DEVIATIONS[diagnosis.figure, CauseName(diagnosis.causes[0].name)]] += 1
+        for figure, cell in _ATTAINED.items():
+            cells[place.worker_base + cell] = lately.medians[figure]
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else value
+
+
+def _with_limits(record: RequestRecord, judgement: Judgement, diagnoses: tuple[Diagnosis, ...]) -> RequestRecord:
+    figures: dict[str, float | None] = {}
+    for name, held in zip(judgement._fields, judgement, strict=True):
+        if isinstance(held, Held):
+            figures[f"{name}_floor_seconds"] = held.floor_seconds
+            figures[f"{name}_reference_seconds"] = held.reference_seconds
+            figures[f"{name}_expected_seconds"] = held.expected_seconds
+    return msgspec.structs.replace(
+        record,
+        **figures,
+        deviations=tuple(diagnosis.figure for diagnosis in diagnoses),
+        causes=diagnoses[0].causes if diagnoses else (),
+    )
