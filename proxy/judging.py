@@ -47,18 +47,20 @@ _WAITING, _KV_USAGE = slot("ridgeline_worker_waiting_requests"), slot("ridgeline
 class _Lately:
     """What the last requests of one worker had in common."""
 
-    __slots__ = ("attained", "contexts", "medians", "running", "usual_context", "usual_running")
+    __slots__ = ("attained", "contexts", "medians", "running", "taken", "usual_context", "usual_running")
 
     def __init__(self) -> None:
         self.attained: dict[str, deque[float]] = {figure: deque(maxlen=_RECENT) for figure in _ATTAINED}
         self.medians: dict[str, float] = dict.fromkeys(_ATTAINED, nan)
         self.running: deque[float] = deque(maxlen=4 * _RECENT)
         self.contexts: deque[float] = deque(maxlen=4 * _RECENT)
+        self.taken = 0
         self.usual_running: float | None = None
         self.usual_context: float | None = None
 
     def take(self, record: RequestRecord, judgement: Judgement) -> None:
         """Remember one request."""
+        self.taken += 1
         for figure, held in (("ttft", judgement.ttft), ("tpot", judgement.tpot)):
             if held is not None and not held.is_interval:
                 self.attained[figure].append(held.attained_ratio)
@@ -80,7 +82,6 @@ class Judge:
         self._cells: memoryview[float] | None = None
         self._places: dict[tuple[str, str, str], _Place] = {}
         self._lately: dict[str, _Lately] = {}
-        self._taken = 0
         self._topology: Topology | None = None
 
     def __repr__(self) -> str:
@@ -133,8 +134,7 @@ class Judge:
         place = self._places.get((record.model, record.pool, worker))
         diagnoses = diagnose(record, judgement, yardstick, self._state(lately, place))
         lately.take(record, judgement)
-        self._taken += 1
-        if self._taken % _STEP == 0:
+        if lately.taken % _STEP == 0:
             self._renew(lately)
         if place is not None:
             self._count(record, judgement, diagnoses, lately, place)
