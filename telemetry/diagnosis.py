@@ -19,6 +19,8 @@ from telemetry.record import Cause, RequestRecord
 
 _KV_FULL_RATIO = 0.95
 _SLOWER_RATIO = 1.15  # below it a worker counts as its own kind
+_UNUSUAL = 1.5  # times the median: less is as usual
+_FEW = 2.0  # sequences more than that are no other batch
 _LAG_SECONDS = 0.005  # of the gateway's own work; more is a loop that was held
 
 
@@ -135,7 +137,7 @@ def _ttft(
 ) -> list[Diagnosis]:
     measured = record.ttft_seconds or held.measured_seconds
     around = prefill_around(record, yardstick)
-    usual, warm, cold = _prefills(record, yardstick, state, around)
+    usual, warm, cold = _prefills(record, yardstick, state, around, held.expected_seconds)
     due = min(usual, held.expected_seconds)
     if not _deviates(measured, due, thresholds, thresholds.ttft_excess_seconds):
         return []
@@ -153,7 +155,7 @@ def _tpot(
 ) -> list[Diagnosis]:
     steps = (record.completion_tokens or 2) - 1
     around = decode_around(record, yardstick)
-    usual, usual_batch = _decodes(record, yardstick, state, around)
+    usual, usual_batch = _decodes(record, yardstick, state, around, held.expected_seconds)
     due = min(usual, held.expected_seconds)
     if not _deviates(held.measured_seconds, due, thresholds, thresholds.tpot_excess_seconds):
         return []
@@ -171,9 +173,10 @@ def _e2e(
     measured = record.e2e_seconds or held.measured_seconds
     steps = max(0, (record.completion_tokens or 1) - 1)
     around = decode_around(record, yardstick)
-    usual, warm, cold = _prefills(record, yardstick, state, around)
-    usual_pace, usual_batch = _decodes(record, yardstick, state, around) if steps else (0.0, 0.0)
+    prefill = _prefill(yardstick, record.prompt_tokens or 1, record.cached_tokens or 0, around)
+    usual, warm, cold = _prefills(record, yardstick, state, around, prefill)
     pace = (held.expected_seconds - cold) / steps if steps else 0.0
+    usual_pace, usual_batch = _decodes(record, yardstick, state, around, pace) if steps else (0.0, 0.0)
     due = min(usual + steps * usual_pace, held.expected_seconds)
     if not _deviates(measured, due, thresholds, thresholds.e2e_excess_seconds):
         return []
@@ -229,33 +232,35 @@ def _take_worker(shares: _Shares, state: WorkerState, expected_seconds: float) -
 
 
 def _prefills(
-    record: RequestRecord, yardstick: Yardstick, state: WorkerState, around: Surroundings
+    record: RequestRecord, yardstick: Yardstick, state: WorkerState, around: Surroundings, expected: float
 ) -> tuple[float, float, float]:
-    """Expected prefill with the hit and the batch to be expected, with the hit alone, and as it was."""
+    """Expected prefill with the hit and the batch to be expected, with the hit alone, and as it was, which is known."""
     prompt = record.prompt_tokens or 1
     cached = min(record.cached_tokens or 0, prompt)
     hit = max(cached, min(state.expected_cached_tokens or 0, prompt))
-    cold = _prefill(yardstick, prompt, cached, around)
-    warm = cold if hit == cached else _prefill(yardstick, prompt, hit, around)
+    warm = expected if hit == cached else _prefill(yardstick, prompt, hit, around)
     calm = _usual(around, state)
-    return (warm if calm is around else _prefill(yardstick, prompt, hit, calm)), warm, cold
+    return (warm if calm is around else _prefill(yardstick, prompt, hit, calm)), warm, expected
 
 
-def _decodes(record: RequestRecord, yardstick: Yardstick, state: WorkerState, around: Surroundings) -> tuple[float, float]:
-    """Expected TPOT with the usual batch and the usual context, and with the usual batch alone."""
+def _decodes(
+    record: RequestRecord, yardstick: Yardstick, state: WorkerState, around: Surroundings, expected: float
+) -> tuple[float, float]:
+    """Expected TPOT with the usual batch and the usual context, and with the usual batch alone; as it was is known."""
     prompt, completion = record.prompt_tokens or 1, record.completion_tokens or 2
     calm = _usual(around, state)
-    batch = _decode(yardstick, prompt, completion, calm)
+    batch = expected if calm is around else _decode(yardstick, prompt, completion, calm)
     usual = state.usual_context_tokens
-    if usual is None or usual >= prompt:
+    if usual is None or prompt < _UNUSUAL * usual:
         return batch, batch
     return _decode(yardstick, max(1, round(usual)), completion, calm), batch
 
 
 def _usual(around: Surroundings, state: WorkerState) -> Surroundings:
-    if state.usual_running is None or state.usual_running >= around.running:
+    usual = state.usual_running
+    if usual is None or around.running < _UNUSUAL * usual + _FEW:
         return around
-    return Surroundings(running=state.usual_running, context_tokens=around.context_tokens, chunk_tokens=around.chunk_tokens)
+    return Surroundings(running=usual, context_tokens=around.context_tokens, chunk_tokens=around.chunk_tokens)
 
 
 def _step(yardstick: Yardstick, around: Surroundings) -> float:
