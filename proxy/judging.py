@@ -6,15 +6,17 @@ import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import isnan, nan
 from statistics import median
 from typing import NamedTuple
 
 import msgspec
 
+from proxy.calibrating import Calibrations, key_of
 from proxy.deployments import PoolName
+from roofline.calibration.calibration import CalibrationKey
 from roofline.deployment import Deployment
-from roofline.expected import DEFAULT_LOSSES
 from routing.topology import Topology
 from telemetry.catalog import ATTAINED_BOUNDS, LABELS, LENGTH_CLASSES
 from telemetry.diagnosis import CauseName, Diagnosis, WorkerState, diagnose
@@ -67,6 +69,12 @@ class _Lately:
         self.running.append(record.beside_decode_requests or 0.0)
         self.contexts.append(float(record.prompt_tokens or 0))
 
+    def forget_ratios(self) -> None:
+        """What was attained until now was measured by another yardstick."""
+        for figure, ratios in self.attained.items():
+            ratios.clear()
+            self.medians[figure] = nan
+
 
 class _Place(NamedTuple):
     pool_base: int
@@ -77,8 +85,10 @@ class _Place(NamedTuple):
 class Judge:
     """One per control process. `know` whenever the configuration changes, `adopt` before records; `take` every record."""
 
-    def __init__(self) -> None:
-        self._yardsticks: Mapping[PoolName, Yardstick] = {}
+    def __init__(self, calibrations: Calibrations | None = None) -> None:
+        self.calibrations = Calibrations() if calibrations is None else calibrations
+        self._yardsticks: dict[PoolName, Yardstick] = {}
+        self._keys: dict[PoolName, CalibrationKey] = {}
         self._cells: memoryview[float] | None = None
         self._places: dict[tuple[str, str, str], _Place] = {}
         self._lately: dict[str, _Lately] = {}
@@ -89,8 +99,11 @@ class Judge:
 
     def know(self, deployments: Mapping[PoolName, Deployment]) -> None:
         """What the workers of each pool are from now on; requests of other pools are not judged."""
-        losses = DEFAULT_LOSSES["vllm"]
-        self._yardsticks = {name: Yardstick(deployment=each, losses=losses) for name, each in deployments.items()}
+        self._keys = {name: key_of(deployment) for name, deployment in deployments.items()}
+        self._yardsticks = {
+            name: Yardstick(deployment=each, losses=self.calibrations.losses_of(self._keys[name]))
+            for name, each in deployments.items()
+        }
 
     def adopt(self, topology: Topology, cells: memoryview[float]) -> None:
         """Count in these cells, which are laid out for this topology. Cheap when nothing has changed."""
@@ -110,6 +123,7 @@ class Judge:
         }
         names = {worker.name for worker in topology.workers}
         self._lately = {name: lately for name, lately in self._lately.items() if name in names}
+        self.calibrations.keep_only(names)
 
     def take(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
         """Give the records back with their limits and, if they deviate, the causes. A fault of ours leaves one as it was."""
@@ -123,8 +137,8 @@ class Judge:
         return found
 
     def _judged(self, record: RequestRecord) -> RequestRecord:
-        yardstick = self._yardsticks.get((record.model, record.pool))
-        worker = record.worker
+        pool, worker = (record.model, record.pool), record.worker
+        yardstick = self._yardsticks.get(pool)
         if yardstick is None or worker is None:
             return record
         judgement = judge(record, yardstick)
@@ -132,7 +146,10 @@ class Judge:
             return record
         lately = self._lately.setdefault(worker, _Lately())
         place = self._places.get((record.model, record.pool, worker))
-        diagnoses = diagnose(record, judgement, yardstick, self._state(lately, place))
+        own_ratio = self.calibrations.own_ratio(self._keys[pool], worker)
+        diagnoses = diagnose(record, judgement, yardstick, self._state(lately, place, own_ratio))
+        if self.calibrations.learn(self._keys[pool], worker, record, judgement, yardstick):
+            self._take_references()
         lately.take(record, judgement)
         if lately.taken % _STEP == 0:
             self._renew(lately)
@@ -140,16 +157,32 @@ class Judge:
             self._count(record, judgement, diagnoses, lately, place)
         return _with_limits(record, judgement, diagnoses)
 
-    def _state(self, lately: _Lately, place: _Place | None) -> WorkerState:
+    def accept(self, worker: str) -> None:
+        """Judge all that are like this worker by what it does lately. ``LookupError`` if nothing is known of it."""
+        self.calibrations.accept(worker)
+        self._take_references()
+
+    def _take_references(self) -> None:
+        for pool, yardstick in self._yardsticks.items():
+            losses = self.calibrations.losses_of(self._keys[pool])
+            if losses is not yardstick.losses:
+                self._yardsticks[pool] = replace(yardstick, losses=losses)
+                for worker, lately in self._lately.items():
+                    if (*pool, worker) in self._places:
+                        lately.forget_ratios()  # held against other losses
+
+    def _state(self, lately: _Lately, place: _Place | None, own_ratio: float | None) -> WorkerState:
+        usual_running, usual_context = lately.usual_running, lately.usual_context
         if place is None or self._cells is None:
-            return WorkerState(usual_running=lately.usual_running, usual_context_tokens=lately.usual_context)
+            return WorkerState(own_ratio=own_ratio, usual_running=usual_running, usual_context_tokens=usual_context)
         base, cells = place.worker_base, self._cells
         return WorkerState(
             waiting_requests=_known(cells[base + _WAITING]),
             kv_usage_ratio=_known(cells[base + _KV_USAGE]),
             peers_ratio=self._against_peers(lately, place.peers),
-            usual_running=lately.usual_running,
-            usual_context_tokens=lately.usual_context,
+            own_ratio=own_ratio,
+            usual_running=usual_running,
+            usual_context_tokens=usual_context,
         )
 
     def _against_peers(self, lately: _Lately, peers: tuple[str, ...]) -> float | None:
