@@ -127,6 +127,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         ahead_tokens=None if exchange.stay is None else int(exchange.stay.begun.pending_tokens),
         beside_prefill_requests=None if before is None else before.requests,
         beside_prefill_prompt_tokens=None if before is None else before.prompt_tokens,
+        joined_tokens=None if before is None else int(before.sent_tokens),
         beside_decode_requests=None if after is None else after.requests,
         beside_decode_prompt_tokens=None if after is None else after.prompt_tokens,
         arrived_tokens=None if after is None else int(after.sent_tokens),

@@ -30,7 +30,8 @@ _log = logging.getLogger(__name__)
 ENGINE = "vllm"
 UNKNOWN_VERSION = "unknown"
 _ALL_SAMPLES = 600  # of a worker; from then on one request in `_SHARE` is a sample, which costs as much as judging it
-_SHARE = 8
+_SHARE = 4
+_HALF_LIFE_SAMPLES = 500.0
 _FIT_SAMPLES = 64  # a worker is looked at again after so many
 _FEW_ARRIVED = 10  # prompt tokens of others for each output token: less than a twentieth of its time
 
@@ -41,7 +42,7 @@ class _Worker:
     __slots__ = ("calibration", "drift", "fit", "offered", "since_fit")
 
     def __init__(self, key: CalibrationKey, defaults: Losses) -> None:
-        self.calibration = Calibration(key, defaults)
+        self.calibration = Calibration(key, defaults, half_life_samples=_HALF_LIFE_SAMPLES)
         self.fit: Fit | None = None
         self.drift: Drift | None = None
         self.offered = 0  # requests that could have been samples
@@ -90,17 +91,9 @@ class Calibrations:
         each.since_fit = 0
         return self._look(key, each)
 
-    def own_ratio(self, key: CalibrationKey, worker: str) -> float | None:
-        """Measured lately over expected under the reference, of the figure that is surely slower; ``None``: it is not."""
-        each = self._workers.get((key, worker))
-        if each is None or each.drift is None or not each.drift.is_slower:
-            return None
-        found = each.drift
-        return max(
-            shift.ratio
-            for shift, direction in ((found.ttft, found.ttft_direction), (found.tpot, found.tpot_direction))
-            if shift is not None and direction == "slower"
-        )
+    def has_reference(self, key: CalibrationKey) -> bool:
+        """Whether requests of such workers are judged by what they were themselves."""
+        return key in self._references
 
     def view(self) -> dict[str, object]:
         """Everything for people: references, and each worker's recent fit beside its own."""
@@ -190,12 +183,21 @@ def key_of(deployment: Deployment) -> CalibrationKey:
     return CalibrationKey.of(deployment, engine=ENGINE, engine_version=UNKNOWN_VERSION)
 
 
+def has_clean_ttft(record: RequestRecord) -> bool:
+    """Whether it tells the engine's pace: a first token that had to wait for others' prompts does not."""
+    return not record.ahead_tokens
+
+
+def has_clean_tpot(record: RequestRecord) -> bool:
+    """The same for the others, between which prompts may have been computed."""
+    return (record.arrived_tokens or 0) <= _FEW_ARRIVED * (record.completion_tokens or 0)
+
+
 def _samples(record: RequestRecord, judgement: Judgement, yardstick: Yardstick) -> Iterable[Sample]:
     prompt, cached = record.prompt_tokens, record.cached_tokens
     if prompt is None:
         return
-    # A first token that had to wait for others' prompts says nothing about the engine's pace.
-    if judgement.ttft is not None and cached is not None and not record.ahead_tokens:
+    if judgement.ttft is not None and cached is not None and has_clean_ttft(record):
         yield prefill_sample(
             yardstick.deployment,
             prompt_tokens=prompt,
@@ -203,7 +205,7 @@ def _samples(record: RequestRecord, judgement: Judgement, yardstick: Yardstick) 
             around=prefill_around(record, yardstick),
             measured_seconds=judgement.ttft.measured_seconds - (record.worker_queue_seconds or 0.0),
         )
-    if judgement.tpot is not None and (record.arrived_tokens or 0) <= _FEW_ARRIVED * (record.completion_tokens or 0):
+    if judgement.tpot is not None and has_clean_tpot(record):
         yield decode_sample(
             yardstick.deployment,
             context_tokens=prompt,

@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from time import time
 
 from proxy.admin import admin_app
 from proxy.config import Config, ConfigError
@@ -48,6 +49,7 @@ _DRAIN_SECONDS = 2.0
 _LOG_CLOSE_SECONDS = 2.0
 _LAG_PERIOD_SECONDS = 0.5
 _LAG_SAMPLES = 30  # the gauge is the largest of the last 15 s, so that scrapes see each stall
+_LOOK_SECONDS = 1.0
 _LOSS_PERIOD_SECONDS = 10.0
 
 
@@ -132,6 +134,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(reloader.run()),
             asyncio.create_task(followers.run(fleet, view)),
             asyncio.create_task(guide.run(fleet)),
+            asyncio.create_task(_look_around(judge, fleet)),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")
@@ -186,6 +189,13 @@ async def _watch_lag(fleet: Fleet, file: Path) -> None:
         fleet.cells.values[cell] = max(lags)
         with suppress(OSError):
             os.utime(file)
+
+
+async def _look_around(judge: Judge, fleet: Fleet) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        judge.adopt(fleet.topology, fleet.cells.values)
+        judge.look(time())
 
 
 async def _watch_losses(log: JsonLog) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from proxy.calibrating import Calibrations, key_of
+from proxy.calibrating import Calibrations, has_clean_tpot, has_clean_ttft, key_of
 from proxy.deployments import PoolName
 from roofline.calibration.calibration import CalibrationKey
 from roofline.deployment import Deployment
@@ -26,8 +26,9 @@ from telemetry.record import RequestRecord
 
 _log = logging.getLogger(__name__)
 
-_RECENT = 64  # requests of a worker that its medians are taken over
-_LEAST_RECENT = 16  # below, a median says nothing
+_RECENT = 32  # requests of a worker that its medians are taken over
+_LEAST_RECENT = 12  # below, a median says nothing
+_PROBES = 256  # changes of a worker's gauges that are remembered: some twenty minutes of them
 _STEP = 8  # medians are taken anew after so many
 
 _LENGTH_BOUNDS = tuple(LENGTH_CLASSES.values())
@@ -46,28 +47,61 @@ _ATTAINED = {figure: slot("ridgeline_worker_attained_ratio", figure=figure) for 
 _WAITING, _KV_USAGE = slot("ridgeline_worker_waiting_requests"), slot("ridgeline_worker_kv_usage_ratio")
 
 
+class _Probed:
+    """What probes have said of a worker's queue and cache: a request may have suffered long before it ended."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float, float]] = deque(maxlen=_PROBES)  # instant, waiting, usage; only what changed
+
+    def look(self, unix_seconds: float, waiting: float, kv_usage: float) -> None:
+        """Note what is there now."""
+        if isnan(waiting) and isnan(kv_usage):
+            return
+        if not self._seen or self._seen[-1][1:] != (waiting, kv_usage):
+            self._seen.append((unix_seconds, waiting, kv_usage))
+
+    def peak(self, since: float) -> tuple[float | None, float | None]:
+        """The greatest of each from then on; ``None``: not known."""
+        waiting = kv_usage = None
+        for at, one, other in reversed(self._seen):
+            waiting = one if waiting is None or one > waiting else waiting
+            kv_usage = other if kv_usage is None or other > kv_usage else kv_usage
+            if at <= since:
+                break
+        return waiting, kv_usage
+
+
 class _Lately:
     """What the last requests of one worker had in common."""
 
-    __slots__ = ("attained", "contexts", "medians", "running", "taken", "usual_context", "usual_running")
+    __slots__ = ("attained", "contexts", "medians", "probed", "running", "taken", "usual_context", "usual_running")
 
     def __init__(self) -> None:
         self.attained: dict[str, deque[float]] = {figure: deque(maxlen=_RECENT) for figure in _ATTAINED}
         self.medians: dict[str, float] = dict.fromkeys(_ATTAINED, nan)
         self.running: deque[float] = deque(maxlen=4 * _RECENT)
         self.contexts: deque[float] = deque(maxlen=4 * _RECENT)
+        self.probed = _Probed()
         self.taken = 0
         self.usual_running: float | None = None
         self.usual_context: float | None = None
 
     def take(self, record: RequestRecord, judgement: Judgement) -> None:
-        """Remember one request."""
+        """Remember one request; what it attained only where others' prompts were not in its way."""
         self.taken += 1
-        for figure, held in (("ttft", judgement.ttft), ("tpot", judgement.tpot)):
-            if held is not None and not held.is_interval:
-                self.attained[figure].append(held.attained_ratio)
+        if (held := judgement.ttft) is not None and has_clean_ttft(record) and not held.is_interval:
+            self.attained["ttft"].append(held.attained_ratio)
+        if (held := judgement.tpot) is not None and has_clean_tpot(record):
+            self.attained["tpot"].append(held.attained_ratio)
         self.running.append(record.beside_decode_requests or 0.0)
         self.contexts.append(float(record.prompt_tokens or 0))
+
+    def slower_ratio(self) -> float | None:
+        """Measured over expected, of the figure that lost more; ``None`` if nothing is lost, or nothing known."""
+        known = [attained for attained in self.medians.values() if attained > 0.0]
+        return 1.0 / min(known) if known and min(known) < 1.0 else None
 
     def forget_ratios(self) -> None:
         """What was attained until now was measured by another yardstick."""
@@ -125,6 +159,15 @@ class Judge:
         self._lately = {name: lately for name, lately in self._lately.items() if name in names}
         self.calibrations.keep_only(names)
 
+    def look(self, unix_seconds: float) -> None:
+        """Note what probes say of every worker now; about once a second."""
+        cells = self._cells
+        if cells is not None:
+            for (_, _, worker), place in self._places.items():
+                base = place.worker_base
+                lately = self._lately.setdefault(worker, _Lately())
+                lately.probed.look(unix_seconds, cells[base + _WAITING], cells[base + _KV_USAGE])
+
     def take(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
         """Give the records back with their limits and, if they deviate, the causes. A fault of ours leaves one as it was."""
         found = []
@@ -146,8 +189,8 @@ class Judge:
             return record
         lately = self._lately.setdefault(worker, _Lately())
         place = self._places.get((record.model, record.pool, worker))
-        own_ratio = self.calibrations.own_ratio(self._keys[pool], worker)
-        diagnoses = diagnose(record, judgement, yardstick, self._state(lately, place, own_ratio))
+        has_reference = self.calibrations.has_reference(self._keys[pool])
+        diagnoses = diagnose(record, judgement, yardstick, self._state(record, lately, place, has_reference=has_reference))
         if self.calibrations.learn(self._keys[pool], worker, record, judgement, yardstick):
             self._take_references()
         lately.take(record, judgement)
@@ -171,14 +214,15 @@ class Judge:
                     if (*pool, worker) in self._places:
                         lately.forget_ratios()  # held against other losses
 
-    def _state(self, lately: _Lately, place: _Place | None, own_ratio: float | None) -> WorkerState:
+    def _state(self, record: RequestRecord, lately: _Lately, place: _Place | None, *, has_reference: bool) -> WorkerState:
         usual_running, usual_context = lately.usual_running, lately.usual_context
-        if place is None or self._cells is None:
+        own_ratio = lately.slower_ratio() if has_reference else None
+        if place is None:
             return WorkerState(own_ratio=own_ratio, usual_running=usual_running, usual_context_tokens=usual_context)
-        base, cells = place.worker_base, self._cells
+        waiting, kv_usage = lately.probed.peak(record.ended_unix_seconds - (record.e2e_seconds or 0.0))
         return WorkerState(
-            waiting_requests=_known(cells[base + _WAITING]),
-            kv_usage_ratio=_known(cells[base + _KV_USAGE]),
+            waiting_requests=waiting,
+            kv_usage_ratio=kv_usage,
             peers_ratio=self._against_peers(lately, place.peers),
             own_ratio=own_ratio,
             usual_running=usual_running,
@@ -232,10 +276,6 @@ class Judge:
             cells[place.pool_base + _DEVIATIONS[diagnosis.figure, CauseName(diagnosis.causes[0].name)]] += 1
         for figure, cell in _ATTAINED.items():
             cells[place.worker_base + cell] = lately.medians[figure]
-
-
-def _known(value: float) -> float | None:
-    return None if isnan(value) else value
 
 
 def _with_limits(record: RequestRecord, judgement: Judgement, diagnoses: tuple[Diagnosis, ...]) -> RequestRecord:

@@ -2,8 +2,8 @@
 
 A request should have taken what is expected of it with the prefix hit that could be expected and the batch that is usual at
 its worker. What it took beyond that is shared out in a fixed order: first what was measured (queues, connecting, the client),
-then what follows from lengths (a hit that was not delivered, prefills of others in the same steps, batch, contexts), and last
-what is known of the worker (KV pressure, slower than its peers or than it used to be). No cause gets more than is left.
+then what follows from lengths (a hit that was not delivered, prefills of others in the same steps, batch, contexts), then what
+is known of the worker (slower than it used to be or than its peers, a queue, a full cache). No cause gets more than is left.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from telemetry.judgement import Held, Judgement, Yardstick, decode_around, prefi
 from telemetry.record import Cause, RequestRecord
 
 _KV_FULL_RATIO = 0.95
+_KV_SCARCE_RATIO = 0.85
+_PREEMPTED_RATIO = 5.0  # largest gap over the median: computing a whole context again
 _SLOWER_RATIO = 1.15  # below it a worker counts as its own kind
 _UNUSUAL = 1.5  # times the median: less is as usual
 _FEW = 2.0  # sequences more than that are no other batch
@@ -67,7 +69,7 @@ class Thresholds:
     """When a figure deviates: less attained than the ratio, and later than expected by so much."""
 
     attained_ratio: float = 0.5
-    ttft_excess_seconds: float = 0.05
+    ttft_excess_seconds: float = 0.1
     tpot_excess_seconds: float = 0.002
     e2e_excess_seconds: float = 0.1
 
@@ -124,6 +126,10 @@ class _Shares:
             self._taken[cause] = self._taken.get(cause, 0.0) + taken
             self.left -= taken
 
+    def taken(self, cause: CauseName) -> float:
+        """What a cause has got so far."""
+        return self._taken.get(cause, 0.0)
+
     def diagnosis(self, figure: str) -> Diagnosis:
         """Everything, the most first."""
         if self.left > 0.0:
@@ -145,8 +151,8 @@ def _ttft(
     _take_waits(shares, record)
     shares.take(CauseName.MISSED_PREFIX, cold - warm)
     shares.take(CauseName.BATCH, warm - usual)
-    _take_engine(shares, record, yardstick, state, record.ahead_tokens, around)
-    _take_worker(shares, state, held.expected_seconds)
+    others = _before_first_token(record, yardstick)
+    _take_engine(shares, record, yardstick, state, others, around, held.expected_seconds)
     return [shares.diagnosis("ttft")]
 
 
@@ -162,7 +168,9 @@ def _tpot(
     shares = _Shares((held.measured_seconds - due) * steps)
     shares.take(CauseName.BATCH, (held.expected_seconds - usual_batch) * steps)
     shares.take(CauseName.CONTEXT, (usual_batch - usual) * steps)
-    _take_engine(shares, record, yardstick, state, record.arrived_tokens, around)
+    _take_others(shares, record, yardstick, record.arrived_tokens, around)
+    if (state.kv_usage_ratio or 0.0) >= _KV_FULL_RATIO and (record.stall_ratio or 0.0) >= _PREEMPTED_RATIO:
+        shares.take(CauseName.KV_PRESSURE, shares.left)
     _take_worker(shares, state, held.expected_seconds * steps)
     return [shares.diagnosis("tpot")]
 
@@ -186,8 +194,8 @@ def _e2e(
     shares.take(CauseName.MISSED_PREFIX, cold - warm)
     shares.take(CauseName.BATCH, (pace - usual_batch) * steps + warm - usual)
     shares.take(CauseName.CONTEXT, (usual_batch - usual_pace) * steps)
-    _take_engine(shares, record, yardstick, state, (record.ahead_tokens or 0) + (record.arrived_tokens or 0), around)
-    _take_worker(shares, state, held.expected_seconds)
+    others = _before_first_token(record, yardstick) + (record.arrived_tokens or 0)
+    _take_engine(shares, record, yardstick, state, others, around, held.expected_seconds)
     return [shares.diagnosis("e2e")]
 
 
@@ -198,6 +206,24 @@ def _take_waits(shares: _Shares, record: RequestRecord) -> None:
     shares.take(CauseName.LOOP_LAG, (record.overhead_seconds or 0.0) - _LAG_SECONDS)
 
 
+def _before_first_token(record: RequestRecord, yardstick: Yardstick) -> int:
+    """Prompt tokens of others that were computed before or with its own: all ahead, and a step of those that joined."""
+    return (record.ahead_tokens or 0) + min(record.joined_tokens or 0, yardstick.chunk_tokens)
+
+
+def _take_others(
+    shares: _Shares, record: RequestRecord, yardstick: Yardstick, tokens: int | None, around: Surroundings
+) -> None:
+    """The prompts of others, as many tokens in all: how they were cut does not matter beside their sum."""
+    if not tokens:
+        return
+    mean = max(1, round(max(record.beside_prefill_prompt_tokens or 0.0, record.beside_decode_prompt_tokens or 0.0)))
+    length = min(tokens, mean)
+    each = _prefill(yardstick, length, 0, around)
+    own = _step(yardstick, around) if around.running else 0.0  # decoding goes on in the same steps
+    shares.take(CauseName.OTHERS_PREFILL, max(0.0, each - own) * tokens / length)
+
+
 def _take_engine(
     shares: _Shares,
     record: RequestRecord,
@@ -205,29 +231,33 @@ def _take_engine(
     state: WorkerState,
     others_tokens: int | None,
     around: Surroundings,
+    expected_seconds: float,
 ) -> None:
-    """What the engine did for others first: their prompts, then whatever else it let the request wait for."""
-    if others_tokens:
-        # One at a time, as far as is known: their lengths do not matter beside their sum.
-        mean = max(1, round(max(record.beside_prefill_prompt_tokens or 0.0, record.beside_decode_prompt_tokens or 0.0)))
-        length = min(others_tokens, mean)
-        each = _prefill(yardstick, length, 0, around)
-        own = _step(yardstick, around) if around.running else 0.0  # decoding goes on in the same steps
-        shares.take(CauseName.OTHERS_PREFILL, max(0.0, each - own) * others_tokens / length)
-    is_full = (state.kv_usage_ratio or 0.0) >= _KV_FULL_RATIO
-    waited = record.worker_queue_seconds
-    if waited is None and (state.waiting_requests or 0.0) >= 1.0:
-        waited = shares.left
-    shares.take(CauseName.KV_PRESSURE if is_full else CauseName.ENGINE_QUEUE, waited)
-    if is_full:
-        shares.take(CauseName.KV_PRESSURE, shares.left if (record.stall_ratio or 0.0) >= 5.0 else 0.0)
+    """What the worker did: others' prompts, its pace, and whatever it let the request wait for beyond that.
+
+    A queue that the worker told is taken as told; one that only its gauge shows gets what nothing else explains.
+    """
+    _take_others(shares, record, yardstick, others_tokens, around)
+    has_waiting = (state.waiting_requests or 0.0) >= 1.0
+    # Who waits for blocks leaves some free: those of a prompt that does not fit.
+    is_full = (state.kv_usage_ratio or 0.0) >= (_KV_SCARCE_RATIO if has_waiting else _KV_FULL_RATIO)
+    queue = CauseName.KV_PRESSURE if is_full else CauseName.ENGINE_QUEUE
+    told = record.worker_queue_seconds
+    shares.take(queue, told)
+    _take_worker(shares, state, expected_seconds)
+    if told is None and has_waiting:
+        shares.take(queue, shares.left)
 
 
 def _take_worker(shares: _Shares, state: WorkerState, expected_seconds: float) -> None:
-    """What is known to be wrong with the worker: itself first, since what its reference knows is nearer than its peers."""
+    """What is known to be wrong with the worker: itself first, since what its reference knows is nearer than its peers.
+
+    It was slower at the prompts of others, too.
+    """
+    seconds = expected_seconds + shares.taken(CauseName.OTHERS_PREFILL)
     for cause, ratio in ((CauseName.SLOWER_THAN_ITSELF, state.own_ratio), (CauseName.SLOWER_THAN_PEERS, state.peers_ratio)):
         if ratio is not None and ratio > _SLOWER_RATIO:
-            shares.take(cause, expected_seconds * (ratio - 1.0))
+            shares.take(cause, seconds * (ratio - 1.0))
             return
 
 

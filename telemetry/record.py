@@ -152,6 +152,7 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     ahead_tokens: int | None = None  # estimated prompt tokens of others at the worker, unanswered when this was sent
     beside_prefill_requests: float | None = None  # others in flight at the worker, mean from being sent to the first byte
     beside_prefill_prompt_tokens: float | None = None  # mean prompt of one of them
+    joined_tokens: int | None = None  # prompt tokens that others sent there meanwhile
     beside_decode_requests: float | None = None  # the same from the first byte to the end; of a plain request, all the time
     beside_decode_prompt_tokens: float | None = None
     arrived_tokens: int | None = None  # prompt tokens that others sent there from the first byte to the end

@@ -26,7 +26,9 @@ models:
 """
 
 
-class _Court:
+class Court:
+    """A judge with cells of its own, for two workers of one pool and some others."""
+
     def __init__(self, text: str = CONFIG) -> None:
         config = parse_config(text, {}, "test")
         self.topology = build_topology(config)
@@ -36,6 +38,10 @@ class _Court:
         self.judge.know(deployments_of(config, Path()))
         self.judge.adopt(self.topology, self.cells)
 
+    def set_worker(self, index: int, cell: int, value: float) -> None:
+        """As a probe would."""
+        self.cells[self.layout.worker_base(index) + cell] = value
+
     def pool(self, name: str, /, **labels: str) -> float:
         return self.cells[self.layout.pool_base(0) + slot(name, **labels)]
 
@@ -44,8 +50,8 @@ class _Court:
 
 
 @pytest.fixture
-def court() -> _Court:
-    return _Court()
+def court() -> Court:
+    return Court()
 
 
 def test_a_record_gets_its_limits(court):
@@ -139,7 +145,7 @@ def test_a_fault_of_ours_leaves_the_record(court, monkeypatch, caplog):
 
 def test_another_topology_is_counted_in_its_own_cells(court):
     """After a reload the same worker may stand elsewhere; one that is gone is judged and counted nowhere."""
-    other = _Court(CONFIG.replace('{name: w-0, url: "http://a:1"}, ', ""))
+    other = Court(CONFIG.replace('{name: w-0, url: "http://a:1"}, ', ""))
     court.judge.adopt(other.topology, other.cells)
 
     first, second = court.judge.take([a_stream(worker="w-0", tpot_seconds=1e-4), a_stream(worker="w-1", tpot_seconds=1e-4)])
