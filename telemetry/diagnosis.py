@@ -168,7 +168,7 @@ def _tpot(
     shares = _Shares((held.measured_seconds - due) * steps)
     shares.take(CauseName.BATCH, (held.expected_seconds - usual_batch) * steps)
     shares.take(CauseName.CONTEXT, (usual_batch - usual) * steps)
-    _take_others(shares, record, yardstick, record.arrived_tokens, around)
+    _take_others(shares, record, yardstick, state, record.arrived_tokens, around)
     if (state.kv_usage_ratio or 0.0) >= _KV_FULL_RATIO and (record.stall_ratio or 0.0) >= _PREEMPTED_RATIO:
         shares.take(CauseName.KV_PRESSURE, shares.left)
     _take_worker(shares, state, held.expected_seconds * steps)
@@ -212,16 +212,27 @@ def _before_first_token(record: RequestRecord, yardstick: Yardstick) -> int:
 
 
 def _take_others(
-    shares: _Shares, record: RequestRecord, yardstick: Yardstick, tokens: int | None, around: Surroundings
+    shares: _Shares,
+    record: RequestRecord,
+    yardstick: Yardstick,
+    state: WorkerState,
+    tokens: int | None,
+    around: Surroundings,
 ) -> None:
-    """The prompts of others, as many tokens in all: how they were cut does not matter beside their sum."""
+    """The prompts of others, as many tokens in all: how they were cut does not matter beside their sum.
+
+    They may have been partly computed when the request came. At a worker that is slower than it should be, they explain no more
+    than they would have taken at its proper pace.
+    """
     if not tokens:
         return
     mean = max(1, round(max(record.beside_prefill_prompt_tokens or 0.0, record.beside_decode_prompt_tokens or 0.0)))
     length = min(tokens, mean)
     each = _prefill(yardstick, length, 0, around)
     own = _step(yardstick, around) if around.running else 0.0  # decoding goes on in the same steps
-    shares.take(CauseName.OTHERS_PREFILL, max(0.0, each - own) * tokens / length)
+    slower = max(state.own_ratio or 1.0, state.peers_ratio or 1.0)
+    most = shares.left / slower if slower > _SLOWER_RATIO else shares.left
+    shares.take(CauseName.OTHERS_PREFILL, min(most, max(0.0, each - own) * tokens / length))
 
 
 def _take_engine(
@@ -237,7 +248,7 @@ def _take_engine(
 
     A queue that the worker told is taken as told; one that only its gauge shows gets what nothing else explains.
     """
-    _take_others(shares, record, yardstick, others_tokens, around)
+    _take_others(shares, record, yardstick, state, others_tokens, around)
     has_waiting = (state.waiting_requests or 0.0) >= 1.0
     # Who waits for blocks leaves some free: those of a prompt that does not fit.
     is_full = (state.kv_usage_ratio or 0.0) >= (_KV_SCARCE_RATIO if has_waiting else _KV_FULL_RATIO)
