@@ -1,7 +1,7 @@
 """A prompt's leading text as hashes: enough to see where another one diverged from it, and nothing that could be read.
 
-Blocks of 64 bytes from the start tell the position. Pieces are cut behind ends of lines and sentences, so that the same text is
-cut alike wherever it stands: they tell what stayed the same behind a change.
+Blocks of 64 bytes from the start tell the position. Pieces are cut by what stands at the cut, so that the same text is cut
+alike wherever it stands: they tell what stayed the same behind a change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ BLOCK_BYTES = 64
 MOST_BYTES = 16 * 1024
 """Of the leading text that is looked at; behind it prompts are as good as equal for finding a divergence."""
 
-_PIECE = re.compile(rb"[^\n.!?;]*+[\n.!?;]*+")
+# Some 30 bytes in most languages; no fewer than 16, or a hostile text would cost too much.
+_PIECE = re.compile(rb".{16}(?:[^\n.!?;es\xe3\xe7]|[es](?! ))*+(?:[es] |[\xe3\xe7]|[\n.!?;]++)?|.+", re.DOTALL)
 
 
 class Sketch(msgspec.Struct, frozen=True, gc=False):
@@ -35,7 +36,7 @@ def sketch_of(leading: bytes) -> Sketch:
     """The sketch of a leading text: UTF-8, with no escapes left in it."""
     head = leading[:MOST_BYTES]
     blocks = tuple(_hash(head[at : at + BLOCK_BYTES]) for at in range(0, len(head), BLOCK_BYTES))
-    pieces = tuple((_hash(piece), len(piece)) for piece in _PIECE.findall(head) if piece)
+    pieces = tuple((_hash(piece), len(piece)) for piece in _PIECE.findall(head))
     return Sketch(len(leading), blocks, pieces)
 
 

@@ -21,6 +21,7 @@ MOST_FAMILIES = 2000  # of one model; the one seen last longest ago is forgotten
 _HOT_REQUESTS = 20  # so many of a family make it hot ...
 _HOT_HIT_RATIO = 0.3  # ... if so much of its prompts was cached
 _LEAST_SHARED_RATIO = 0.5  # of the longer text, for one to have come from the other
+_EDGES_BYTES = 2 * BLOCK_BYTES  # what stayed the same is known to a block at the front and a piece at the back
 _LEAST_FOLLOWERS = 5  # requests of changed texts, before anything is said
 _WARM_SECONDS = 600.0  # a worker that has not seen a family for so long owes it nothing
 _REMEMBERED_HITS = 32
@@ -275,8 +276,8 @@ def compare(before: Sketch, after: Sketch) -> tuple[DriftKind, int, int] | None:
         return None
     added = after.length_bytes - before.length_bytes
     old, new = (min(sketch.length_bytes, MOST_BYTES) - kept for sketch in (before, after))
-    if added > 0 and old <= BLOCK_BYTES:
+    if added > 0 and old <= _EDGES_BYTES:
         return DriftKind.INSERTED, position, added
-    if added < 0 and new <= BLOCK_BYTES:
+    if added < 0 and new <= _EDGES_BYTES:
         return DriftKind.REMOVED, position, added
     return DriftKind.CHANGED, position, added
