@@ -22,6 +22,7 @@ from pathlib import Path
 from time import time
 
 from proxy.admin import admin_app
+from proxy.calibrating import Calibrations
 from proxy.config import Config, ConfigError
 from proxy.deployments import deployments_of
 from proxy.fleet import Fleet, open_control_cells
@@ -92,7 +93,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         )
 
         guide = Guide([], options.run_dir)
-        judge = Judge()
+        judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
         fleet: Fleet | None = None
 
         def know(config: Config) -> None:
@@ -120,7 +121,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         stack.push_async_callback(fleet.close)
         addresses = [bound_address(listener) for listener in listeners]
         for app, listener in zip(
-            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains)), listeners, strict=True
+            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains, judge)), listeners, strict=True
         ):
             site = Site(app)
             stack.push_async_callback(site.stop)

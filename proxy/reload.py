@@ -26,7 +26,7 @@ LOOK_SECONDS = 1.0
 _KEPT = "config.kept"
 _OK = slot("ridgeline_reloads_total", result="ok")
 _FAILED = slot("ridgeline_reloads_total", result="failed")
-_AT_START_ONLY = ("listen", "observe_listen", "admin_listen", "log", "tracing", "chains")
+_AT_START_ONLY = ("listen", "observe_listen", "admin_listen", "log", "tracing", "chains", "calibration")
 
 
 def first_config(path: Path, environ: Mapping[str, str], run_dir: Path) -> tuple[Config, str]:
