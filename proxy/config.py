@@ -293,7 +293,8 @@ class CalibrationConfig(_Section):
     path: Text | None = Field(
         default=None,
         description=(
-            "File that accepted references are kept in, so that a restart of the gateway does not begin anew; null: they are not kept."
+            "File that accepted references are kept in, so that a restart of the gateway does not begin anew; "
+            "null: they are not kept."
         ),
     )
 
