@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from proxy.config_values import check_name
+from proxy.drifting import DriftWatch
 from proxy.fleet import Fleet
 from proxy.judging import Judge
 from proxy.observer import GatewayView, observer_app
@@ -33,7 +34,12 @@ class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def admin_app(
-    view: GatewayView, fleet: Fleet, address: str, chains: ChainTable | None = None, judge: Judge | None = None
+    view: GatewayView,
+    fleet: Fleet,
+    address: str,
+    chains: ChainTable | None = None,
+    judge: Judge | None = None,
+    watch: DriftWatch | None = None,
 ) -> web.Application:
     """The routes of the admin listener, which is bound to ``address`` (HOST:PORT)."""
     host = address.rpartition(":")[0].strip("[]")
@@ -51,6 +57,10 @@ def admin_app(
 
     async def calibrations(_: web.Request) -> web.Response:
         shown = (judge or Judge()).calibrations.view()
+        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+
+    async def drifts(_: web.Request) -> web.Response:
+        shown = (watch or DriftWatch()).view()
         return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
 
     async def accept(request: web.Request) -> web.Response:
@@ -89,6 +99,7 @@ def admin_app(
     app.router.add_get("/api/records", records)
     app.router.add_get("/api/chains", call_chains)
     app.router.add_get("/api/calibrations", calibrations)
+    app.router.add_get("/api/drifts", drifts)
     app.router.add_post("/api/calibrations/{name}/accept", accept)
     app.router.add_post("/api/workers", add)
     app.router.add_post("/api/workers/{name}/drain", changing(Overlay.drain))

@@ -25,6 +25,7 @@ from proxy.admin import admin_app
 from proxy.calibrating import Calibrations
 from proxy.config import Config, ConfigError
 from proxy.deployments import deployments_of
+from proxy.drifting import DriftWatch
 from proxy.fleet import Fleet, open_control_cells
 from proxy.guiding import Guide
 from proxy.judging import Judge
@@ -94,6 +95,7 @@ async def run(config: Config, text: str, options: Options) -> None:
 
         guide = Guide([], options.run_dir)
         judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
+        watch = DriftWatch(judge.prefill_of)
         fleet: Fleet | None = None
 
         def know(config: Config) -> None:
@@ -104,8 +106,9 @@ async def run(config: Config, text: str, options: Options) -> None:
         def take(records: list[RequestRecord]) -> None:
             guide.take(records)
             if fleet is not None:
+                watch.adopt(fleet.topology, fleet.cells.values)
                 judge.adopt(fleet.topology, fleet.cells.values)
-            records = judge.take(followers.take(records))
+            records = judge.take(watch.take(followers.take(records)))
             view.recent.extend(records)
             log.write_all(records)
 
@@ -121,7 +124,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         stack.push_async_callback(fleet.close)
         addresses = [bound_address(listener) for listener in listeners]
         for app, listener in zip(
-            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains, judge)), listeners, strict=True
+            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains, judge, watch)), listeners, strict=True
         ):
             site = Site(app)
             stack.push_async_callback(site.stop)
@@ -135,7 +138,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(reloader.run()),
             asyncio.create_task(followers.run(fleet, view)),
             asyncio.create_task(guide.run(fleet)),
-            asyncio.create_task(_look_around(judge, fleet)),
+            asyncio.create_task(_look_around(judge, watch, fleet)),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")
@@ -192,11 +195,12 @@ async def _watch_lag(fleet: Fleet, file: Path) -> None:
             os.utime(file)
 
 
-async def _look_around(judge: Judge, fleet: Fleet) -> None:
+async def _look_around(judge: Judge, watch: DriftWatch, fleet: Fleet) -> None:
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
-        judge.adopt(fleet.topology, fleet.cells.values)
-        judge.look(time())
+        for each in (watch, judge):
+            each.adopt(fleet.topology, fleet.cells.values)
+            each.look(time())
 
 
 async def _watch_losses(log: JsonLog) -> None:

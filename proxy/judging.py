@@ -17,11 +17,13 @@ from proxy.calibrating import Calibrations, has_clean_tpot, has_clean_ttft, key_
 from proxy.deployments import PoolName
 from roofline.calibration.calibration import CalibrationKey
 from roofline.deployment import Deployment
+from roofline.limits import prefill_limit
 from routing.topology import Topology
 from telemetry.catalog import ATTAINED_BOUNDS, LABELS, LENGTH_CLASSES
 from telemetry.diagnosis import CauseName, Diagnosis, WorkerState, diagnose
 from telemetry.judgement import Held, Judgement, Yardstick, judge
 from telemetry.layout import Layout, slot
+from telemetry.prefix_drift import PrefillSeconds
 from telemetry.record import RequestRecord
 
 _log = logging.getLogger(__name__)
@@ -158,6 +160,16 @@ class Judge:
         names = {worker.name for worker in topology.workers}
         self._lately = {name: lately for name, lately in self._lately.items() if name in names}
         self.calibrations.keep_only(names)
+
+    def prefill_of(self, model: str, pool: str) -> PrefillSeconds | None:
+        """Expected prefill at a pool's workers, from tokens and those of them that are cached; ``None`` if not known."""
+        yardstick = self._yardsticks.get((model, pool))
+        if yardstick is None:
+            return None
+        deployment, losses = yardstick.deployment, yardstick.losses
+        return lambda tokens, cached: (
+            prefill_limit(deployment, losses, prompt_tokens=tokens, cached_tokens=cached).expected_seconds
+        )
 
     def look(self, unix_seconds: float) -> None:
         """Note what probes say of every worker now; about once a second."""

@@ -7,9 +7,9 @@ alike wherever it stands: they tell what stayed the same behind a change.
 from __future__ import annotations
 
 import re
-from hashlib import blake2b
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 BLOCK_BYTES = 64
 MOST_BYTES = 16 * 1024
@@ -27,18 +27,23 @@ class Sketch(msgspec.Struct, frozen=True, gc=False):
     pieces: tuple[tuple[int, int], ...]  # hash and length in bytes of each piece
 
 
+class Beginning(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How a prompt begins: a hash and the length of its system prompt, and a sketch of it when it is new here."""
+
+    family: int
+    length_bytes: int  # UTF-8
+    sketch: Sketch | None
+    is_salted: bool  # the request asked for a cache of its own
+
+
 def family_of(leading: bytes) -> int:
     """64 bits that stand for the whole of a leading text."""
-    return _hash(leading)
+    return xxh3_64_intdigest(leading)
 
 
 def sketch_of(leading: bytes) -> Sketch:
     """The sketch of a leading text: UTF-8, with no escapes left in it."""
     head = leading[:MOST_BYTES]
-    blocks = tuple(_hash(head[at : at + BLOCK_BYTES]) for at in range(0, len(head), BLOCK_BYTES))
-    pieces = tuple((_hash(piece), len(piece)) for piece in _PIECE.findall(head))
+    blocks = tuple(xxh3_64_intdigest(head[at : at + BLOCK_BYTES]) for at in range(0, len(head), BLOCK_BYTES))
+    pieces = tuple((xxh3_64_intdigest(piece), len(piece)) for piece in _PIECE.findall(head))
     return Sketch(len(leading), blocks, pieces)
-
-
-def _hash(data: bytes) -> int:
-    return int.from_bytes(blake2b(data, digest_size=8).digest())

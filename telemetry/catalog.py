@@ -15,6 +15,7 @@ from math import inf, nan
 
 from routing.policy import POLICIES, PoolReason, Reason
 from telemetry.diagnosis import CauseName
+from telemetry.prefix_drift import DriftKind, Lost
 from telemetry.record import NoToken, Outcome, Phase, Rejection
 
 
@@ -94,6 +95,8 @@ LABELS: dict[str, tuple[str, ...]] = {
     "figure": ("ttft", "tpot", "e2e"),
     "ridgeline_floor_beaten_total.figure": ("ttft", "tpot"),
     "ridgeline_worker_attained_ratio.figure": ("ttft", "tpot"),
+    "ridgeline_prefix_drift_total.kind": tuple(value.value for value in DriftKind),
+    "ridgeline_cache_lost_total.reason": tuple(value.value for value in Lost),
     "cause": tuple(value.value for value in CauseName),
 }
 
@@ -256,6 +259,20 @@ CATALOG: tuple[Family, ...] = (
     ),
     _counter("cache_unknown_requests_total", Scope.POOL, "Requests whose worker did not say how many tokens were cached."),
     _counter("routes_total", Scope.POOL, "Choices of a worker, by policy and by what decided.", "policy", "reason"),
+    _counter(
+        "prefix_drift_total",
+        Scope.POOL,
+        "Times the system prompt of requests that used to be cached was found to have changed, by what was done to it.",
+        "kind",
+        writer=Writer.CONTROL,
+    ),
+    _counter(
+        "cache_lost_total",
+        Scope.POOL,
+        "Requests that did not get the hit that others with the same system prompt get, by what lost it.",
+        "reason",
+        writer=Writer.CONTROL,
+    ),
     # Against the limits
     _histogram(
         "ttft_attained_ratio",

@@ -61,7 +61,6 @@ class WorkerState:
     own_ratio: float | None = None
     usual_running: float | None = None  # other sequences beside a request
     usual_context_tokens: float | None = None  # of a request
-    expected_cached_tokens: int | None = None  # of this prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +277,7 @@ def _prefills(
     """Expected prefill with the hit and the batch to be expected, with the hit alone, and as it was, which is known."""
     prompt = record.prompt_tokens or 1
     cached = min(record.cached_tokens or 0, prompt)
-    hit = max(cached, min(state.expected_cached_tokens or 0, prompt))
+    hit = max(cached, min(record.expected_cached_tokens or 0, prompt))
     warm = expected if hit == cached else _prefill(yardstick, prompt, hit, around)
     calm = _usual(around, state)
     return (warm if calm is around else _prefill(yardstick, prompt, hit, calm)), warm, expected

@@ -10,6 +10,7 @@ Everything is bounded; nothing of a text is kept but hashes and lengths.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -22,12 +23,15 @@ _HOT_REQUESTS = 20  # so many of a family make it hot ...
 _HOT_HIT_RATIO = 0.3  # ... if so much of its prompts was cached
 _LEAST_SHARED_RATIO = 0.5  # of the longer text, for one to have come from the other
 _EDGES_BYTES = 3 * BLOCK_BYTES  # what stayed the same is known to a block at the front, and to some pieces at the back
-_LEAST_FOLLOWERS = 5  # requests of changed texts, before anything is said
+LEAST_FOLLOWERS = 5  # requests of changed texts, before anything is said
 _WARM_SECONDS = 600.0  # a worker that has not seen a family for so long owes it nothing
 _REMEMBERED_HITS = 32
 _LEAST_LEADING_BYTES = 256  # shorter texts are worth no cache
 _MOST_HOT = 64  # hot families that a new one is compared with, the latest first
 _MOST_DRIFTS = 200
+
+
+PrefillSeconds = Callable[[int, int], float]
 
 
 class DriftKind(StrEnum):
@@ -80,6 +84,7 @@ class Drift(msgspec.Struct, kw_only=True):
     requests: int = 0
     texts: int = 0  # different texts that followed; as many as requests: it changes each time
     missed_tokens: int = 0  # that would have been cached
+    missed_seconds: float = 0.0  # expected prefill of those, where GPU and shape are known
 
 
 @dataclass(slots=True)
@@ -159,8 +164,11 @@ class PrefixDrifts:
             return Lost.ELSEWHERE
         return Lost.RESTARTED if self._restarted.get(observation.worker, -1.0) > seen else Lost.EVICTED
 
-    def observe(self, observation: Observation) -> Drift | None:
-        """Take a request in. Gives back the drift that it belongs to, once that is sure enough to be told."""
+    def observe(self, observation: Observation, prefill: PrefillSeconds | None = None) -> Drift | None:
+        """Take a request in. Gives back the drift that it belongs to, once that is sure enough to be told.
+
+        ``prefill`` tells the expected seconds of a prompt of so many tokens, so many of them cached.
+        """
         if observation.length_bytes < _LEAST_LEADING_BYTES:
             return None
         model = self._models.setdefault(observation.model, _OfModel())
@@ -186,12 +194,12 @@ class PrefixDrifts:
         drift = family.drift
         if drift is None:
             return None
-        _grow(drift, family, observation)
-        return drift if drift.requests >= _LEAST_FOLLOWERS else None
+        _grow(drift, family, observation, prefill)
+        return drift if drift.requests >= LEAST_FOLLOWERS else None
 
     def drifts(self) -> list[Drift]:
         """All that are told, the latest last."""
-        found = [drift for model in self._models.values() for drift in model.drifts if drift.requests >= _LEAST_FOLLOWERS]
+        found = [drift for model in self._models.values() for drift in model.drifts if drift.requests >= LEAST_FOLLOWERS]
         return sorted(found, key=lambda drift: drift.until)
 
     def _count(self, family: _Family, observation: Observation) -> None:
@@ -244,13 +252,17 @@ def _same(drifts: deque[Drift], kind: DriftKind, position: int) -> Drift | None:
     return None
 
 
-def _grow(drift: Drift, family: _Family, observation: Observation) -> None:
+def _grow(drift: Drift, family: _Family, observation: Observation, prefill: PrefillSeconds | None) -> None:
     name = observation.key or ""
     drift.keys[name] = drift.keys.get(name, 0) + 1
     drift.requests += 1
     drift.until = observation.at
-    if observation.cached_tokens is not None:
-        drift.missed_tokens += max(0, min(family.parent_hit, observation.prompt_tokens) - observation.cached_tokens)
+    prompt, cached = observation.prompt_tokens, observation.cached_tokens
+    due = min(family.parent_hit, prompt)
+    if cached is not None and cached < due:
+        drift.missed_tokens += due - cached
+        if prefill is not None:
+            drift.missed_seconds += prefill(prompt, cached) - prefill(prompt, due)
 
 
 def compare(before: Sketch, after: Sketch) -> tuple[DriftKind, int, int] | None:

@@ -10,6 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
+from routing.sketch import Beginning
+
 # Enum's own hash is a Python function, and members are looked up in dicts several times a request; as strings they hash in C.
 
 
@@ -164,7 +166,12 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     chain_id: str | None = None  # of the call chain: a hash of the configured header, or the client's trace id
     chain_call: int | None = None  # which call of its chain this is, from 1; known in the control process only
     trace: Trace | None = None  # only for a sampled request; not part of the log line
-    prefix_hash: str | None = None
+    prefix_hash: str | None = None  # of its system prompt, 16 hexadecimal digits; None without one worth a cache
+    beginning: Beginning | None = None  # the same with what drift is found from; not part of the log line
+
+    # Known in the control process only.
+    expected_cached_tokens: int | None = None  # what such a prompt usually finds cached at this worker
+    cache_lost: str | None = None  # why it did not: salted, restarted, elsewhere, evicted
 
     # Known in the control process only, and only where GPU and shape are configured. Seconds.
     ttft_floor_seconds: float | None = None  # of what the worker took, as `upstream_ttft_seconds` is

@@ -42,7 +42,7 @@ def test_a_healthy_request_has_no_diagnosis():
         (later(a_stream(), 2 * ttft(2000)), WorkerState(own_ratio=3.0), CauseName.SLOWER_THAN_ITSELF),
         (later(a_stream(), 2 * ttft(2000)), WorkerState(peers_ratio=3.0), CauseName.SLOWER_THAN_PEERS),
         (later(a_stream(), 2 * ttft(2000)), WorkerState(own_ratio=3.0, peers_ratio=3.0), CauseName.SLOWER_THAN_ITSELF),
-        (a_stream(8000, cached=0), WorkerState(expected_cached_tokens=7500), CauseName.MISSED_PREFIX),
+        (a_stream(8000, cached=0, expected_cached_tokens=7500), CALM, CauseName.MISSED_PREFIX),
         (later(a_stream(), 2.0), CALM, CauseName.UNEXPLAINED),
     ],
 )
