@@ -166,8 +166,8 @@ class Engine:
     def complete(self, step: Step, *, tells_all: bool = True) -> list[Progress]:
         """Book a step whose time is over, and say who got tokens; who was aborted meanwhile gets nothing.
 
-        With ``tells_all`` false only first and last tokens are told, which is cheaper. ``RuntimeError`` if ``step`` is not in
-        flight.
+        With ``tells_all`` false only first tokens, those after a preemption, and last ones are told, which is cheaper.
+        ``RuntimeError`` if ``step`` is not in flight.
         """
         return self.ranks[step.rank].complete(step, tells_all=tells_all)
 

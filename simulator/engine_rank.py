@@ -49,6 +49,10 @@ class Rank:
     def __contains__(self, identifier: str) -> bool:
         return identifier in self._batch
 
+    def is_running(self, identifier: str) -> bool:
+        """Whether it is in the batch; not while it waits, for the first time or again."""
+        return identifier in self._batch.running
+
     def add(self, request: Request) -> None:
         """Queue a request, which has been checked."""
         self._batch.add(request)
@@ -73,12 +77,13 @@ class Rank:
         self._step = self._timed(self._plan)
         return self._step
 
-    def run(self, now: float, until: float) -> tuple[Step | None, float]:
+    def run(self, now: float, until: float, passed: list[float] | None = None) -> tuple[Step | None, float]:
         """Plan a step that begins at ``now``; while steps bring nothing but decode tokens that are not the last of anybody, and
         end by ``until``, book them and plan the next. Nothing else may happen to the rank by ``until``.
 
-        Returns the step in flight and when it ends; ``None`` if there is nothing to do. What comes of it is bit for bit what
-        comes of `schedule` and `complete` in turn.
+        Returns the step in flight and when it ends; ``None`` if there is nothing to do. Ends of steps that were booked are
+        added to ``passed``; none of them began with a preemption. What comes of it is bit for bit what comes of `schedule` and
+        `complete` in turn.
         """
         decoding = self._batch.decoding
         while True:
@@ -86,20 +91,20 @@ class Rank:
             if step is None:
                 return None, now
             end = now + step.seconds
-            if end > until:
+            if end > until or step.preempted:
                 return step, end
             if self._plan.parts:
                 if not self._verifies_alone(step):
                     return step, end
-                now = self._coast_verifying(step, end, until)
+                now = self._coast_verifying(step, end, until, passed)
             elif decoding.ends_next:
                 return step, end
             else:
-                now = self._coast(end, until)
+                now = self._coast(end, until, passed)
             if self._step is not None:
                 return self._step, self._ends_at
 
-    def _coast(self, end: float, until: float) -> float:
+    def _coast(self, end: float, until: float, passed: list[float] | None) -> float:
         """Book the step in flight, which ends at ``end``, and others like it, until there is more to do than decoding.
 
         Returns the instant reached. The step in flight then, if there is one, is past ``until`` or somebody's last.
@@ -119,6 +124,8 @@ class Rank:
             if has_windows:
                 windowed = decoding.pass_windows(tick)
             now = end
+            if passed is not None:
+                passed.append(end)
             due = due_by_tick[tick % size]
             if (waiting and batch.may_admit()) or (due and not batch.grow(due)):
                 break
@@ -141,7 +148,7 @@ class Rank:
         alone = len(self._plan.parts) == len(self._batch.running) and not step.prefill_tokens
         return bool(self._acceptance.drafts) and alone and most <= self._settings.step_tokens
 
-    def _coast_verifying(self, step: Step, end: float, until: float) -> float:
+    def _coast_verifying(self, step: Step, end: float, until: float, passed: list[float] | None) -> float:
         """The same as `_coast` for steps that verify drafts."""
         batch, acceptance, timer = self._batch, self._acceptance, self._timer
         pool, size, drafts = batch.pool, self._settings.block_tokens, acceptance.drafts
@@ -160,6 +167,8 @@ class Rank:
                 self._step, self._ends_at = step, end
                 break
             now = end
+            if passed is not None:
+                passed.append(end)
             steps += 1
             has_room, tokens, parts = True, 0, []
             for at in places:
@@ -210,7 +219,8 @@ class Rank:
             self._batch.leave(sequence)
         for sequence, tokens in self._plan.parts:
             if sequence.request.identifier in self._batch.running:  # not aborted meanwhile
-                if sequence.computed < sequence.target:
+                prefills = sequence.computed < sequence.target
+                if prefills:
                     new = self._advance(sequence, tokens)
                 else:
                     new = self._acceptance.kept(tokens)
@@ -219,7 +229,7 @@ class Rank:
                     sequence.generated += new
                     if sequence.generated == sequence.request.output_tokens:
                         self._batch.leave(sequence)
-                if new and (tells_all or sequence.generated == new or sequence.is_finished):
+                if new and (tells_all or prefills or sequence.is_finished):
                     progress.append(self._report(sequence, sequence.generated, new))
         return progress
 
