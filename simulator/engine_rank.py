@@ -77,6 +77,13 @@ class Rank:
         self._step = self._timed(self._plan)
         return self._step
 
+    def stretch(self, seconds: float) -> Step:
+        """The step in flight takes so long: it waits for steps of other ranks."""
+        if self._step is None:
+            raise RuntimeError("no step is in flight")
+        self._step = self._step._replace(seconds=seconds)
+        return self._step
+
     def run(self, now: float, until: float, passed: list[float] | None = None) -> tuple[Step | None, float]:
         """Plan a step that begins at ``now``; while steps bring nothing but decode tokens that are not the last of anybody, and
         end by ``until``, book them and plan the next. Nothing else may happen to the rank by ``until``.

@@ -79,8 +79,8 @@ class RooflineTimer:
     """Times the steps of one engine; equal to `roofline.expected.expected` of the same spans, but for the factors.
 
     Timing a step costs the same for many decoding sequences as for one, since everything about them is linear in sums. Ranks of
-    an engine step independently, as vLLM's do for dense models: give the deployment of one rank (``data=1``) there. That ranks
-    with shared experts wait for each other in every step is not simulated.
+    an engine are timed one by one: give the deployment of one rank (``data=1``). That ranks with shared experts wait for each
+    other is the engine's part (`Engine.schedule_together`).
     """
 
     def __init__(self, deployment: Deployment, losses: Losses = DEFAULT_LOSSES["vllm"], scale: Scale | None = None) -> None:

@@ -163,6 +163,12 @@ class _Run:
         self._records: list[_Record] = []  # by the number that is their identifier
         self._coming: list[tuple[float, int, Arrival | Change | _Record]] = []  # a record: it reaches its engine
         self._pushed = 0  # so that what comes at the same instant keeps its order
+        self._together = {  # of ranks that step with all others of their engine: that, and the place of its first rank
+            place + number: (engine, place)
+            for engine, place in zip(engines, self._places, strict=False)
+            if engine.settings.steps_together
+            for number in range(len(engine.ranks))
+        }
         self._steps: list[tuple[float, int, Step]] = []  # by end and place of the rank
         self._idle = set(range(len(self._ranks)))
         self._woken: set[int] = set()  # idle ranks that may have something to do now
@@ -243,6 +249,9 @@ class _Run:
 
     def _begin(self, place: int, now: float) -> None:
         """The next step of a rank, and those after it that concern nobody else, if that is allowed."""
+        if place in self._together:
+            self._begin_together(*self._together[place], now)
+            return
         rank = self._ranks[place]
         if self._skips_ahead:
             step, end = rank.run(now, self._horizon(now), self._passed)
@@ -253,14 +262,23 @@ class _Run:
             for at in self._passed:
                 self._gaps[place].step(at)
             self._passed.clear()
-        if step is not None and self._gaps is not None:
+        self._idle.add(place)
+        if step is not None:
+            self._fly(place, step, end)
+
+    def _begin_together(self, engine: Engine, first: int, now: float) -> None:
+        """The next step of all ranks of an engine, unless one of them is still in the one before."""
+        places = range(first, first + len(engine.ranks))
+        if self._idle.issuperset(places):
+            for step in engine.schedule_together():
+                self._fly(first + step.rank, step, now + step.seconds)
+
+    def _fly(self, place: int, step: Step, end: float) -> None:
+        self._idle.discard(place)
+        heappush(self._steps, (end, place, step))
+        if self._gaps is not None:
             for identifier in step.preempted:
                 self._interrupt(self._records[int(identifier)])
-        if step is None:
-            self._idle.add(place)
-        else:
-            self._idle.discard(place)
-            heappush(self._steps, (end, place, step))
 
     def _horizon(self, now: float) -> float:
         """Nothing can come before this: the next arrival that is known, or the earliest one that an answer may bring about."""
@@ -271,6 +289,7 @@ class _Run:
         return min(until, self._coming[0][0]) if self._coming else until
 
     def _end(self, step: Step, place: int, now: float) -> None:
+        self._idle.add(place)
         gaps = None if self._gaps is None else self._gaps[place]
         if gaps is not None:
             gaps.step(now)

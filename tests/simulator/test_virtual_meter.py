@@ -81,6 +81,7 @@ def agree(one: Measurements, other: Measurements) -> None:
         {
             "kv_tokens": st.sampled_from([30_000, 120_000]),
             "ranks": st.integers(1, 2),
+            "steps_together": st.booleans(),
             "max_num_seqs": st.sampled_from([4, 64]),
             "queue_policy": st.sampled_from(QueuePolicy),
             "noise": st.sampled_from([Noise(), Noise(sigma=0.1, stall_ratio=0.01, stall_seconds=0.5)]),
