@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from simulator.engine import Engine, Progress, Rank, Step
+from simulator.engine import Engine, Progress, Step
 from simulator.metrics import Lag, Ledger
 from simulator.prefix import Prompt
 from simulator.wire import Timing
@@ -121,11 +121,17 @@ class Driver:
 
     async def run(self) -> None:
         """Step all ranks until cancelled."""
-        if self.engine.settings.steps_together:
-            await self._run_steps(self._work[0], self.engine.schedule_together)
         async with asyncio.TaskGroup() as ranks:
-            for rank, work in zip(self.engine.ranks, self._work, strict=True):
-                ranks.create_task(self._run_steps(work, partial(_alone, rank)))
+            if self.engine.settings.steps_together:
+                ranks.create_task(self._run_steps(self._work[0], self.engine.schedule_together))
+            else:
+                for number, work in enumerate(self._work):
+                    ranks.create_task(self._run_steps(work, partial(self._alone, number)))
+
+    def _alone(self, rank: int) -> list[Step]:
+        """The next step of a rank that waits for no other."""
+        step = self.engine.schedule(rank)
+        return [] if step is None else [step]
 
     async def _run_steps(self, work: asyncio.Event, schedule: Callable[[], list[Step]]) -> None:
         """Take the time of steps that begin and end together, one after another."""
@@ -167,12 +173,6 @@ class Driver:
             del self._tickets[progress.identifier]
             _book(ticket, progress, ledger)
         ticket.on_progress(progress)
-
-
-def _alone(rank: Rank) -> list[Step]:
-    """The next step of a rank that waits for no other."""
-    step = rank.schedule()
-    return [] if step is None else [step]
 
 
 def _book(ticket: Ticket, progress: Progress, ledger: Ledger) -> None:
