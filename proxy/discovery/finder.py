@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from time import monotonic
 
@@ -152,9 +153,9 @@ class Finder:
         values, layout = fleet.cells.values, Layout.of(fleet.topology)
         for pool in fleet.topology.pools:
             search = self._searches.get((pool.model, pool.name))
-            if search is not None and search.has_answered:
-                present = sum(not worker.is_draining for worker in search.members.present)
-                values[layout.pool_base(pool.index) + _WORKERS] = present
+            known = search is not None and search.has_answered
+            figure = sum(not worker.is_draining for worker in search.members.present) if search and known else nan
+            values[layout.pool_base(pool.index) + _WORKERS] = figure
         for search in self._searches.values():
             values[_FAILURES[search.source]] += search.failures
             search.failures = 0

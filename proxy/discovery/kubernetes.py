@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from proxy.config_found import KubernetesConfig
-from proxy.discovery.found import FoundWorker, SourceError
+from proxy.discovery.found import SourceError
 from proxy.discovery.slices import (
     Lines,
     Slice,
@@ -126,7 +126,7 @@ class KubernetesSource:
         """List if need be, then watch until the server ends it."""
         if self._version is None:
             self._slices, self._version = await self._list(session)
-            listener.found(self._workers())
+            self._tell(listener)
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         try:
@@ -137,8 +137,14 @@ class KubernetesSource:
         if loop.time() - began_at < _LEAST_WATCH_SECONDS:
             await asyncio.sleep(self._pause.after_failure())
 
-    def _workers(self) -> tuple[FoundWorker, ...]:
-        return workers_of(self._slices.values(), self._port)
+    def _tell(self, listener: Listener) -> None:
+        """What the slices come to. Ones that make no sense do not end the watch, by which they may be mended."""
+        try:
+            workers = workers_of(self._slices.values(), self._port)
+        except SourceError as error:
+            listener.failed(f"{self._name}: {error}")
+        else:
+            listener.found(workers)
 
     def _session(self) -> aiohttp.ClientSession:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
@@ -194,12 +200,12 @@ class KubernetesSource:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=self._silent_seconds)
         async with session.get(self._url, params=query, timeout=timeout, **self._asking()) as answer:  # type: ignore[arg-type]
             await _check(answer)
-            listener.found(self._workers())  # what is known holds again, if it did not
+            self._tell(listener)  # what is known holds again, if it did not
             lines = Lines()
             try:
                 async for data in answer.content.iter_any():
                     if any([self._take(line) for line in lines.feed(data)]):  # noqa: C419 -- all of them
-                        listener.found(self._workers())
+                        self._tell(listener)
             except aiohttp.SocketTimeoutError:
                 return  # perhaps cut off: taken up where it was
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import yaml
 
 from tests.integration.answers import DONE, chat_answer, usage_of
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.load import client_of, eventually, paced, requests_in_turn, stream, worker_of
-from tests.integration.name_server import NameServer
 from tests.integration.raw_client import End
 from tests.integration.scripted_worker import Received, ScriptedWorker
 from tests.integration.steps import Script, Send

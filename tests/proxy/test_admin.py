@@ -240,7 +240,7 @@ async def test_workers_are_listed_with_their_source(admin):
     assert [(each["model"], each["pool"], each["worker"], each["source"]) for each in await answer.json()] == [
         ("m", "default", "w-0", "config"),
         ("m", "default", "w-1", "config"),
-        ("m", "default", "w-2", "admin"),
+        ("m", "default", "127.0.0.1:99", "admin"),
     ]
 
 
