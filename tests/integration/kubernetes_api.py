@@ -1,7 +1,7 @@
 """The part of a Kubernetes API server that EndpointSlices are listed and watched with, as its documentation describes it.
 
-Versions rise with every change; a list comes in pages of one snapshot; a watch begins behind a version and gets what came after it,
-bookmarks in between, and 410 when that has been forgotten, as a status or as an event of a stream that has begun.
+Versions rise with every change; a list comes in pages of one snapshot; a watch begins behind a version and gets what came
+after it, bookmarks in between, and 410 when that has been forgotten, as a status or as an event of a stream that has begun.
 """
 
 from __future__ import annotations

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
 
 from tests.integration.answers import DONE, chat_answer, usage_of
 from tests.integration.gateway import Gateway, running_gateway
+from tests.integration.kubernetes_api import NAMESPACE, SERVICE, KubernetesApi, endpoint
 from tests.integration.load import client_of, eventually, paced, requests_in_turn, stream, worker_of
+from tests.integration.name_server import NameServer
 from tests.integration.raw_client import End
 from tests.integration.scripted_worker import Received, ScriptedWorker
 from tests.integration.steps import Script, Send
@@ -143,3 +148,171 @@ async def test_a_file_changes_under_load(workers: list[ScriptedWorker], tmp_path
         assert metrics.value("ridgeline_discovery_changes_total", source="file") == 2
         assert metrics.value("ridgeline_discovery_failures_total", source="file") == 1
         assert gateway.stderr.count("no YAML") == 1
+
+
+async def test_a_name_changes_under_load(workers: list[ScriptedWorker]) -> None:
+    """Addresses come and go with the records; a name server that fails takes nobody away."""
+    name, first = "vllm.example", workers[0]
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(NameServer())
+        second, third = [
+            await stack.enter_async_context(ScriptedWorker(some_streams, host=f"127.0.0.{number}", port=first.port))
+            for number in (2, 3)
+        ]
+        server.says(name, "127.0.0.1")
+        found = {"dns": name, "port": first.port, "nameserver": server.address}
+        gateway = await stack.enter_async_context(running_gateway({"models": [{"name": "tiny", "workers": found}]}))
+        async with under_load(gateway) as load:
+            await asked(load, name_of(first))
+            server.says(name, "127.0.0.1", "127.0.0.2")
+            await asked(load, name_of(first), name_of(second))
+            server.says(name, "127.0.0.3")
+            await asked(load, name_of(third))
+            server.failing.add("A")
+            await eventually(lambda: "no name server could say" in gateway.stderr)
+            await asked(load, name_of(third))
+        await nothing_is_in_flight(gateway, load)
+
+
+async def test_a_service_changes_under_load(workers: list[ScriptedWorker]) -> None:
+    """Pods come, drain and go by their EndpointSlices; control that is killed while the API server is away keeps the fleet."""
+
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(KubernetesApi())
+
+        def put(name: str, worker: ScriptedWorker, **conditions: bool) -> None:
+            ports = [{"name": "http", "port": worker.port, "protocol": "TCP"}]
+            api.put(f"slice-{name}", endpoint("127.0.0.1", name, **conditions), ports=ports)
+
+        put("a", workers[0])
+        found = {"kubernetes": {"service": SERVICE, "namespace": NAMESPACE, "port": "http", "api": api.url}}
+        gateway = await stack.enter_async_context(
+            running_gateway({"models": [{"name": "tiny", "workers": found}]}, processes=2)
+        )
+        async with under_load(gateway) as load:
+            await asked(load, "a")
+            put("b", workers[1])
+            put("c", workers[2], ready=False)
+            await asked(load, "a", "b")
+            put("a", workers[0], ready=False, serving=True, terminating=True)
+            put("c", workers[2])
+            await asked(load, "b", "c")
+            assert (await state(gateway))["a"]["is_draining"]
+            api.delete("slice-a")
+            api.cut()
+            api.delete("slice-b")
+            await asked(load, "c")
+            await api.__aexit__()
+            await control_killed(gateway)
+            await asked(load, "c")
+            assert {name for name, worker in (await state(gateway)).items() if not worker["is_draining"]} == {"c"}
+            put("b", workers[1])
+            await api.__aenter__()
+            await asked(load, "b", "c")
+        await nothing_is_in_flight(gateway, load)
+
+
+async def test_changes_by_hand_lie_over_what_is_found(workers: list[ScriptedWorker], tmp_path: Path) -> None:
+    """Found workers are drained and removed by hand, others added, and a reload turns a file into a list and back."""
+    first, second, third = workers
+    path = tmp_path / "workers.yaml"
+    put(path, [first, second])
+    async with running_gateway({"models": [{"name": "tiny", "workers": {"file": str(path)}}]}, processes=2) as gateway:
+
+        async def change(method: str, tail: str, **body: str) -> None:
+            async with (
+                aiohttp.ClientSession(trust_env=False) as session,
+                session.request(method, f"{gateway.admin_url}/api/workers{tail}", json=body or None) as answer,
+            ):
+                assert answer.status == 200, await answer.text()
+
+        def reload(**changes: Any) -> None:
+            gateway.config.update(changes)
+            gateway.config_path.write_text(yaml.safe_dump(gateway.config))
+            gateway.supervisor.send_signal(signal.SIGHUP)
+
+        async with under_load(gateway) as load:
+            await asked(load, name_of(first), name_of(second))
+            await change("POST", f"/{name_of(first)}/drain")
+            await asked(load, name_of(second))
+            await change("POST", "", model="tiny", url=third.url, name="by-hand")
+            await asked(load, name_of(second), "by-hand")
+            assert {name: worker["source"] for name, worker in (await state(gateway)).items()} == {
+                name_of(first): "file",
+                name_of(second): "file",
+                "by-hand": "admin",
+            }
+            await change("POST", f"/{name_of(first)}/resume")
+            await change("DELETE", f"/{name_of(second)}")
+            await asked(load, name_of(first), "by-hand")
+            await change("DELETE", "/by-hand")
+            await asked(load, name_of(first))
+            reload(models=[{"name": "tiny", "workers": [third.url]}])
+            await asked(load, name_of(third))
+            await gateway.metrics_when(lambda metrics: "ridgeline_discovered_workers{" not in metrics.text)
+            reload(models=[{"name": "tiny", "workers": {"file": str(tmp_path / "missing")}}])
+            await eventually(lambda: "No such file" in gateway.stderr)
+            await asked(load, name_of(third))
+            put(tmp_path / "missing", [first])
+            await asked(load, name_of(first))
+        await nothing_is_in_flight(gateway, load)
+
+
+async def test_a_pool_without_workers_says_so(tmp_path: Path, worker: ScriptedWorker) -> None:
+    """Requests get 503 with a time to come back, pages of figures are whole, and the first worker that is found serves."""
+    path = tmp_path / "workers.yaml"
+    path.write_text("[]")
+    worker.script = PLAIN
+    async with running_gateway({"models": [{"name": "tiny", "workers": {"file": str(path)}}]}) as gateway:
+        client, _ = await client_of(gateway)
+        async with client:
+            (answer,) = await requests_in_turn(client, 1)
+            assert answer.status == 503
+            assert answer.json()["error"]["code"] == "no_worker"
+            assert answer.head is not None
+            assert answer.head.get("retry-after") == "2"
+        metrics = await gateway.metrics_when(
+            lambda metrics: metrics.total("ridgeline_rejections_total", reason="no_worker") == 1
+        )
+        assert metrics.value("ridgeline_discovered_workers") == 0
+        assert (await gateway.get(gateway.observe_url + "/readyz"))[0] == 200
+        assert json.loads((await gateway.get(gateway.admin_url + "/api/state"))[1])["pools"][0]["workers"] == []
+        assert "finds no workers for tiny/default" in gateway.stderr
+        put(path, [worker])
+        async with asyncio.timeout(FOUND_SECONDS):
+            while True:
+                client, _ = await client_of(gateway)
+                async with client:
+                    (answer,) = await requests_in_turn(client, 1)
+                if answer.status == 200:
+                    break
+
+
+async def test_a_gateway_that_has_not_looked_yet_is_not_ready(worker: ScriptedWorker) -> None:
+    """While nobody has said who the workers are, others are to get the requests; then it is ready for good."""
+    worker.script = some_streams
+    async with KubernetesApi() as api:
+        api.failing = 503
+        found = {"kubernetes": {"service": SERVICE, "namespace": NAMESPACE, "api": api.url}}
+        async with running_gateway({"models": [{"name": "tiny", "workers": found}]}, wait_ready=False) as gateway:
+            await eventually(lambda: "ridgeline is up" in gateway.stderr)
+            assert (await gateway.get(gateway.base_url + "/livez"))[0] == 200
+            assert await gateway.get(gateway.base_url + "/readyz") == (503, "workers are being looked for\n")
+            api.put("s", endpoint("127.0.0.1", "a"), ports=[{"port": worker.port}])
+            api.failing = None
+            await gateway.ready(timeout_seconds=15.0)
+            async with under_load(gateway, clients=1) as load:
+                await asked(load, "a")
+            api.failing = 503
+            api.cut()
+            await asyncio.sleep(2.0)
+            assert (await gateway.get(gateway.base_url + "/readyz"))[0] == 200
+
+
+async def control_killed(gateway: Gateway) -> None:
+    """Kill the control process and wait for the next one."""
+    before = gateway.processes.control
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    await eventually(lambda: gateway.processes.control not in (None, before))
+    await gateway.ready(gateway.observe_url, 5.0)
