@@ -75,7 +75,7 @@ def _value(value: object, path: KeyPath, section: BaseModel, config: Config, doc
         yield Setting(path=dotted(path), value=_shown(label), source="from the URL")
     elif path[-1] == "worker_key" and value is None and isinstance(section, PoolConfig) and config.worker_key is not None:
         yield Setting(path=dotted(path), value=SECRET, source=f"worker_key, {_source(('worker_key',), document)}")
-    elif isinstance(section, FoundWorkersConfig) and value is None:
+    elif isinstance(section, FoundWorkersConfig) and (value is None or (path[-1] == "family" and section.dns is None)):
         return  # of the other ways to find workers
     elif path[-1] in ("workers", "pools") and value == ():
         return  # the other of the two is given

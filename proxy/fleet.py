@@ -9,6 +9,7 @@ import asyncio
 import random
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 
 from aiohttp import ClientSession
@@ -22,8 +23,10 @@ from proxy.rundir import CONTROL_CELLS
 from routing.topology import Topology, Worker
 from telemetry.catalog import Writer
 from telemetry.cells import Cells, create_cells
-from telemetry.layout import Layout
+from telemetry.layout import Layout, slot
 
+# What probes find out of a worker.
+_SAID = tuple(slot(f"ridgeline_worker_{name}") for name in ("up", "running_requests", "waiting_requests", "kv_usage_ratio"))
 _FIRST_PROBES_SECONDS = 2.0  # over which the first probes of a large fleet are spread
 
 
@@ -133,13 +136,21 @@ class Fleet:
         self._probe_workers()
 
     def _probe_workers(self) -> None:
-        """One probe for each worker there is: new ones begin, those of removed workers end, the others go on."""
+        """One probe for each worker there is: new ones begin, those of removed workers end, the others go on.
+
+        What nobody names any more is as good as removed: nothing is known of it, and that it does not answer is no news.
+        """
         layout = Layout.of(self.topology)
+        vanished = self._found.gone
         before, self._probing = self._probing, {}
         spread = min(_FIRST_PROBES_SECONDS, 0.002 * len(self.topology.workers))
         for pool in self.topology.pools:
             for worker in pool.workers:
                 which = (worker.name, worker.url, pool.worker_key)
+                if vanished and (pool.model, pool.name, worker.url) in vanished:
+                    for cell in _SAID:
+                        self.cells.values[layout.worker_base(worker.index) + cell] = nan
+                    continue
                 cells = WorkerCells(self.cells.values, layout, worker)
                 kept = before.pop(which, None)
                 if kept is not None:

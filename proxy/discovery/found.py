@@ -36,6 +36,7 @@ class FoundWorker:
     name: str
     url: WorkerUrl
     is_draining: bool = False  # on its way out: what it has goes on, new requests do not go there
+    is_gone: bool = False  # draining because nobody names it any more
     source: str = "config"
 
 
@@ -64,6 +65,13 @@ class Found:
             models.append(replace(model, pools=tuple(pools)))
         whole = assemble(tuple(models), configured.keys, configured.limits, configured.following)
         return replace(whole, is_settled=configured.is_settled)
+
+    @property
+    def gone(self) -> frozenset[tuple[str, str, str]]:
+        """Model, pool and URL of those that nobody names any more."""
+        return frozenset(
+            (*pool, worker.url.url) for pool, workers in self.pools.items() for worker in workers if worker.is_gone
+        )
 
     def given(self, pool: PoolName, workers: tuple[FoundWorker, ...]) -> Found:
         """The same with these workers of one pool."""

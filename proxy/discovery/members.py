@@ -24,14 +24,14 @@ class Members:
         """What was in force before this process, or before a reload: nobody knows how long those that leave have been."""
         workers = tuple(workers)
         return cls(
-            present=tuple(worker for worker in workers if not worker.is_draining),
-            leaving=tuple((worker, now) for worker in workers if worker.is_draining),
+            present=tuple(worker for worker in workers if not worker.is_gone),
+            leaving=tuple((worker, now) for worker in workers if worker.is_gone),
         )
 
     @property
     def in_force(self) -> tuple[FoundWorker, ...]:
         """All of them in the order of names; those that leave are draining."""
-        leaving = (replace(worker, is_draining=True) for worker, _ in self.leaving)
+        leaving = (replace(worker, is_draining=True, is_gone=True) for worker, _ in self.leaving)
         return tuple(sorted((*self.present, *leaving), key=lambda worker: worker.name))
 
     def after(self, found: tuple[FoundWorker, ...], now: float) -> Members:

@@ -11,9 +11,13 @@ from proxy.discovery.source import Listener, Source
 from proxy.worker_url import parse_worker_url
 
 
-def a_worker(name: str, host: str = "", *, is_draining: bool = False, source: str = "dns") -> FoundWorker:
+def a_worker(
+    name: str, host: str = "", *, is_draining: bool = False, is_gone: bool = False, source: str = "dns"
+) -> FoundWorker:
     """A worker of this name, at an address of its own unless one is given."""
-    return FoundWorker(name=name, url=parse_worker_url(f"http://{host or name}:8000"), is_draining=is_draining, source=source)
+    return FoundWorker(
+        name=name, url=parse_worker_url(f"http://{host or name}:8000"), is_draining=is_draining, is_gone=is_gone, source=source
+    )
 
 
 class Ear:

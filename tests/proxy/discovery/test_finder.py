@@ -208,6 +208,28 @@ async def test_a_busy_worker_that_vanished_stays(tmp_path: Path, monkeypatch: py
         assert rig.names == ["z", "x"]
 
 
+async def test_a_worker_that_vanished_is_not_asked_how_it_is(tmp_path: Path) -> None:
+    """It is dead as a rule, which is no news, and what was known of it holds no more; when it comes back it is asked again."""
+
+    def probed(rig: Rig) -> set[str]:
+        return {name for name, _, _ in rig.fleet._probing}
+
+    async with a_rig(tmp_path) as rig:
+        rig.told.says("a", "x", "y")
+        rig.put()
+        assert probed(rig) == {"x", "y"}
+        up = Layout.of(rig.fleet.topology).worker_base(1) + slot("ridgeline_worker_up")
+        rig.fleet.cells.values[up] = 1.0
+        rig.told.says("a", "x")
+        rig.put()
+        assert rig.names == ["x", "(y)"]
+        assert probed(rig) == {"x"}
+        assert isnan(rig.fleet.cells.values[up])
+        rig.told.says("a", "x", "y")
+        rig.put()
+        assert probed(rig) == {"x", "y"}
+
+
 async def test_searches_whose_settings_stay_go_on_over_a_reload(tmp_path: Path) -> None:
     """Others begin anew and keep what was known; those of pools that are gone end."""
     async with a_rig(tmp_path) as rig:
@@ -239,7 +261,7 @@ async def test_searches_whose_settings_stay_go_on_over_a_reload(tmp_path: Path) 
 
 async def test_control_that_is_started_again_goes_on_with_what_was_known(tmp_path: Path) -> None:
     """It does not wait, and whoever cannot be asked takes nobody away."""
-    kept = Found(pools={M: (a_worker("x"), a_worker("y", is_draining=True)), N: ()})
+    kept = Found(pools={M: (a_worker("x"), a_worker("y", is_draining=True, is_gone=True)), N: ()})
     async with a_rig(tmp_path, kept=kept) as rig:
         await asyncio.wait_for(rig.finder.first(30.0), 1.0)
         rig.told.listeners["a"].failed("nobody answers")

@@ -72,8 +72,10 @@ def test_a_worker_that_ends_is_draining_and_not_forgotten() -> None:
 
 def test_members_go_on_after_a_restart() -> None:
     """Who was leaving goes on leaving, from now on."""
-    members = Members.going_on((A, a_worker("b", is_draining=True)), 100.0)
+    ending, gone = a_worker("c", is_draining=True), a_worker("b", is_draining=True, is_gone=True)
+    members = Members.going_on((A, gone, ending), 100.0)
 
-    assert names(members.present) == ["a"]
-    assert draining(members) == ["b"]
-    assert draining(members.settled(lambda _: False, 0.0, 100.0 + LINGER_SECONDS - 1)) == ["b"]
+    assert names(members.present) == ["a", "c"]
+    assert members.in_force == (A, gone, ending)
+    assert draining(members.settled(lambda _: False, 0.0, 100.0 + LINGER_SECONDS - 1)) == ["b", "c"]
+    assert draining(members.settled(lambda _: False, 0.0, 100.0 + LINGER_SECONDS)) == ["c"]
