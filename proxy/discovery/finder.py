@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import nan
+from operator import is_
 from pathlib import Path
 from time import monotonic
 
@@ -74,6 +75,7 @@ class Finder:
         self._searches: dict[PoolName, _Search] = {}
         self._kept = kept
         self._news = asyncio.Event()
+        self._counted: tuple[object, ...] = ()  # what the figures are of
 
     def __repr__(self) -> str:
         return f"<Finder {len(self._searches)} pools>"
@@ -123,13 +125,18 @@ class Finder:
                     await self._news.wait()
             self._news.clear()
             try:
-                self.put_in_force(fleet, view)
+                needs_rest = self.put_in_force(fleet, view)
             except OSError as error:
                 _log.warning("what was found could not be put in force: %s", error.strerror)
-            await asyncio.sleep(PERIOD_SECONDS)
+                needs_rest = True
+            if needs_rest:
+                await asyncio.sleep(PERIOD_SECONDS)
 
-    def put_in_force(self, fleet: Fleet, view: GatewayView) -> None:
-        """Put in force what is found, if it is another set than the one in force. Raises OSError; then nothing has changed."""
+    def put_in_force(self, fleet: Fleet, view: GatewayView) -> bool:
+        """Put in force what is found, if it is another set than the one in force; whether it was.
+
+        Raises OSError; then nothing has changed.
+        """
         now = monotonic()
         if any(search.members.leaving for search in self._searches.values()):
             busy = view.busy()
@@ -140,25 +147,32 @@ class Finder:
                     now,
                 )
         found, before, was_settled = self.found, fleet.found, fleet.configured.is_settled
-        if found.pools != before.pools or (self.is_settled and not was_settled):
+        is_news = found.pools != before.pools or (self.is_settled and not was_settled)
+        if is_news:
             fleet.discovered(found, is_settled=self.is_settled or was_settled)
             for which, workers in found.pools.items():
                 if workers != before.pools.get(which):
                     self._tell_change(which, before.pools.get(which, ()), workers)
                     fleet.cells.values[_CHANGES[self._searches[which].source]] += 1
         self.count(fleet)
+        return is_news
 
     def count(self, fleet: Fleet) -> None:
         """Bring the figures up to date."""
-        values, layout = fleet.cells.values, Layout.of(fleet.topology)
-        for pool in fleet.topology.pools:
-            search = self._searches.get((pool.model, pool.name))
-            known = search is not None and search.has_answered
-            figure = sum(not worker.is_draining for worker in search.members.present) if search and known else nan
-            values[layout.pool_base(pool.index) + _WORKERS] = figure
+        values = fleet.cells.values
         for search in self._searches.values():
             values[_FAILURES[search.source]] += search.failures
             search.failures = 0
+        state = (fleet.topology, *(search.members for search in self._searches.values()))
+        if len(state) == len(self._counted) and all(map(is_, state, self._counted)):
+            return
+        self._counted = state
+        layout = Layout.of(fleet.topology)
+        for pool in fleet.topology.pools:
+            one = self._searches.get((pool.model, pool.name))
+            is_known = one is not None and one.has_answered
+            figure = sum(not worker.is_draining for worker in one.members.present) if one and is_known else nan
+            values[layout.pool_base(pool.index) + _WORKERS] = figure
 
     async def _run(self, which: PoolName, search: _Search) -> None:
         def found(workers: tuple[FoundWorker, ...]) -> None:

@@ -253,3 +253,15 @@ async def test_outside_of_a_cluster_it_says_so() -> None:
         await ear.hears(lambda: bool(ear.failures))
 
     assert "does not run in a pod" in ear.failures[0]
+
+
+async def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    """Without them nobody is believed to be the API server."""
+    source = KubernetesSource(
+        api="https://127.0.0.1:1", service=SERVICE, namespace=NAMESPACE, ca_file=tmp_path / "ca.crt", pause=Pause(0.02, 0.1)
+    )
+    async with heard(source) as ear:
+        await ear.hears(lambda: bool(ear.failures))
+
+    assert "No such file" in ear.failures[0]
+    assert str(tmp_path / "ca.crt") in ear.failures[0]
