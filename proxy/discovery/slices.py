@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_address
 
 import msgspec
 
-from proxy.config_errors import RefusedError
 from proxy.discovery.found import FoundWorker, SourceError, checked
-from proxy.worker_url import parse_worker_url
+from proxy.worker_url import WorkerUrl
 
 MAX_LINE_BYTES = 8 * 1024 * 1024  # a slice of 1,000 endpoints has some 500 kB
+_MOST_PORT = 65535
 _FAMILIES = {"IPv4": 0, "IPv6": 1}  # in order of preference; anything else are names, which are not for us
 
 
@@ -144,7 +145,8 @@ def _is_draining(conditions: Conditions) -> bool | None:
 
 
 def _port_of(each: Slice, wanted: int | str | None) -> int | None:
-    ports = [port for port in each.ports or () if port.protocol in (None, "TCP")]
+    tcp = [port for port in each.ports or () if port.protocol in (None, "TCP")]
+    ports = [port for port in tcp if port.port is None or 0 < port.port <= _MOST_PORT]
     if isinstance(wanted, int) and not ports:
         return wanted  # a headless service need not name its ports
     fitting = [port for port in ports if wanted in (None, port.name, port.port)]
@@ -152,12 +154,11 @@ def _port_of(each: Slice, wanted: int | str | None) -> int | None:
 
 
 def _worker(endpoint: Endpoint, port: int, *, is_draining: bool) -> FoundWorker:
-    address = endpoint.addresses[0]  # the API says that all of them are the same
-    host = f"[{address}]" if ":" in address else address
     try:
-        url = parse_worker_url(f"http://{host}:{port}")
-    except RefusedError as error:
-        raise SourceError(f"an endpoint has an address that is none: {error.wrong}") from None
+        host = ip_address(endpoint.addresses[0]).compressed  # the API says that all of them are the same
+    except ValueError:
+        raise SourceError("an endpoint has an address that is none") from None
+    url = WorkerUrl(host=host, port=port, base_path="")
     reference = endpoint.targetRef
     name = reference.name if reference is not None and reference.kind == "Pod" and reference.name else url.default_name
     return FoundWorker(name=name, url=url, is_draining=is_draining, source="kubernetes")

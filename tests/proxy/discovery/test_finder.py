@@ -147,7 +147,9 @@ async def test_a_gateway_is_settled_when_every_pool_has_been_looked_up(tmp_path:
         more = config_of(m=by_dns("a"), n=by_dns("b"), o=by_dns("c"))
         rig.fleet.reload(build_topology(more))
         rig.finder.follow(more, rig.fleet.found)
+        rig.told.says("a", "x", "y")
         rig.put()
+        assert rig.names == ["x", "y"]
         assert rig.fleet.topology.is_settled
 
 
@@ -268,6 +270,13 @@ async def test_control_that_is_started_again_goes_on_with_what_was_known(tmp_pat
         rig.put()
         assert rig.names == ["x", "(y)"]
         assert kept_found(tmp_path) == kept
+
+
+async def test_what_is_in_force_from_the_start_is_kept_too(tmp_path: Path) -> None:
+    """Control may die before anything changes."""
+    found = Found(pools={M: (a_worker("x"),)})
+    async with running_fleet(tmp_path, build_topology(BOTH), found=found):
+        assert kept_found(tmp_path) == found
 
 
 async def test_what_cannot_be_published_is_tried_again(tmp_path: Path) -> None:
