@@ -36,7 +36,10 @@ class Records:
 
 
 class DnsSource:
-    """Looks a name up. ``kinds`` are ``A`` and ``AAAA`` or one of them, with ``port``; or ``SRV``."""
+    """Looks a name up. ``kinds`` are ``A`` and ``AAAA`` or one of them, with ``port``; or ``SRV``.
+
+    ``has_known``: workers are in force from before, which a name without records does not take away at once.
+    """
 
     def __init__(
         self,
@@ -45,6 +48,8 @@ class DnsSource:
         port: int | None = None,
         nameserver: tuple[str, int] | None = None,
         *,
+        has_known: bool = False,
+        pause: Pause | None = None,
         empty_seconds: float = EMPTY_SECONDS,
         lifetime_seconds: float = _LIFETIME_SECONDS,
         clock: Callable[[], float] = monotonic,
@@ -59,7 +64,8 @@ class DnsSource:
         self._known: dict[str, tuple[FoundWorker, ...]] = {}  # by kind: one that fails for itself takes nothing away
         self._told: tuple[FoundWorker, ...] = ()
         self._empty_since: float | None = None
-        self._pause = Pause(1.0, 30.0)
+        self._has_known = has_known
+        self._pause = pause or Pause(1.0, 30.0)
 
     def __repr__(self) -> str:
         return f"<DnsSource {self._name} {' '.join(self._kinds)}>"
@@ -87,7 +93,7 @@ class DnsSource:
             else:
                 self._known = fresh
                 if not failures or workers != self._told:
-                    self._told = workers
+                    self._told, self._has_known = workers, True
                     listener.found(workers)
         if failures:
             listener.failed(f"{self._name}: {failures[0]}")
@@ -101,11 +107,11 @@ class DnsSource:
         if self._empty_since is None:
             self._empty_since = now
         why = f"{self._name}: {reasons[0] if reasons else 'there are no records'}"
-        if self._told and now - self._empty_since < self._empty_seconds:
+        if self._has_known and now - self._empty_since < self._empty_seconds:
             listener.failed(f"{why}; its last workers stay for {self._empty_seconds:g} s")
             return min(_LOOK_AGAIN_SECONDS, self._empty_seconds)
         listener.failed(why)
-        self._known, self._told = {}, ()
+        self._known, self._told, self._has_known = {}, (), False
         listener.found(())
         return _LOOK_AGAIN_SECONDS
 

@@ -35,18 +35,18 @@ _FAILURES = {source: slot("ridgeline_discovery_failures_total", source=source) f
 _WORKERS = slot("ridgeline_discovered_workers")
 
 
-def source_of(settings: FoundWorkersConfig, folder: Path) -> Source:
-    """What these settings say; relative paths begin at ``folder``."""
+def source_of(settings: FoundWorkersConfig, folder: Path, *, has_known: bool = False) -> Source:
+    """What these settings say; relative paths begin at ``folder``. ``has_known``: workers are in force from before."""
     if settings.file is not None:
         return FileSource(folder / settings.file)
     if settings.kubernetes is not None:
         return KubernetesSource.of(settings.kubernetes)
     nameserver = None if settings.nameserver is None else split_nameserver(settings.nameserver)
     if settings.srv is not None:
-        return DnsSource(settings.srv, ("SRV",), nameserver=nameserver)
+        return DnsSource(settings.srv, ("SRV",), nameserver=nameserver, has_known=has_known)
     assert settings.dns is not None
     kinds = {"all": ("A", "AAAA"), "ipv4": ("A",), "ipv6": ("AAAA",)}[settings.family]
-    return DnsSource(settings.dns, kinds, settings.port, nameserver)
+    return DnsSource(settings.dns, kinds, settings.port, nameserver, has_known=has_known)
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Search:
 class Finder:
     """One per control process. `follow` it with the configuration, let it `run`, and `close` it."""
 
-    def __init__(self, folder: Path, kept: Found, *, start: Callable[[FoundWorkersConfig, Path], Source] = source_of) -> None:
+    def __init__(self, folder: Path, kept: Found, *, start: Callable[..., Source] = source_of) -> None:
         self._folder = folder
         self._start = start
         self._searches: dict[PoolName, _Search] = {}
@@ -196,7 +196,8 @@ class Finder:
 
         while True:
             try:
-                await self._start(search.settings, self._folder).run(Listener(found, failed))
+                source = self._start(search.settings, self._folder, has_known=bool(search.members.present))
+                await source.run(Listener(found, failed))
             except Exception:
                 _log.exception("looking for workers of %s/%s failed", *which)
                 search.failures += 1

@@ -48,7 +48,7 @@ def test_the_smallest_configuration():
     assert config.keys == ()
 
 
-@pytest.mark.parametrize("name", ["minimal", "two-pools"])
+@pytest.mark.parametrize("name", ["minimal", "two-pools", "found-workers"])
 def test_examples_load(name):
     """Every example is a valid configuration in an empty environment."""
     assert load_config(ROOT / f"examples/{name}.yaml", {}).models

@@ -8,6 +8,7 @@ import pytest
 
 from proxy.discovery.dns import DnsSource, Records
 from proxy.discovery.found import SourceError
+from proxy.discovery.source import Pause
 from tests.integration.name_server import NameServer
 from tests.proxy.discovery.finding import Ear, a_worker, heard
 
@@ -22,7 +23,13 @@ async def server() -> AsyncIterator[NameServer]:
 
 def a_source(server: NameServer, *kinds: str, empty_seconds: float = 0.2) -> DnsSource:
     return DnsSource(
-        NAME, kinds or ("A", "AAAA"), 8000, ("127.0.0.1", server.port), empty_seconds=empty_seconds, lifetime_seconds=0.5
+        NAME,
+        kinds or ("A", "AAAA"),
+        8000,
+        ("127.0.0.1", server.port),
+        pause=Pause(0.05, 0.2),
+        empty_seconds=empty_seconds,
+        lifetime_seconds=0.5,
     )
 
 
@@ -159,6 +166,19 @@ def test_a_name_that_never_had_anybody_is_believed_at_once() -> None:
 
     assert ear.found == [()]
     assert ear.failures == [f"{NAME}: there are no records"]
+
+
+def test_a_name_without_records_takes_nobody_away_at_once_after_a_restart() -> None:
+    """What is in force from before has the same time as what this process has found itself."""
+    now = 0.0
+    source, ear = DnsSource(NAME, ("A",), 8000, has_known=True, clock=lambda: now), Ear()
+    none = {"A": Records(workers=(), ttl_seconds=5.0)}
+
+    source.take(none, ear.listener)
+    assert ear.found == []
+    now = 31.0
+    source.take(none, ear.listener)
+    assert ear.found == [()]
 
 
 @pytest.mark.parametrize(("ttl", "seconds"), [(0.0, 1.0), (30.0, 30.0), (86400.0, 3600.0)])

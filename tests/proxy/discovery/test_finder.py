@@ -36,10 +36,12 @@ class Told:
     def __init__(self) -> None:
         self.listeners: dict[str, Listener] = {}
         self.started: list[str] = []
+        self.has_known: dict[str, bool] = {}  # what they were told when they began
         self.ended: list[str] = []
 
-    def start(self, settings: FoundWorkersConfig, _folder: Path) -> Source:
+    def start(self, settings: FoundWorkersConfig, _folder: Path, *, has_known: bool) -> Source:
         told, name = self, settings.dns or ""
+        self.has_known[name] = has_known
 
         class One:
             async def run(self, listener: Listener) -> None:
@@ -266,6 +268,7 @@ async def test_control_that_is_started_again_goes_on_with_what_was_known(tmp_pat
     kept = Found(pools={M: (a_worker("x"), a_worker("y", is_draining=True, is_gone=True)), N: ()})
     async with a_rig(tmp_path, kept=kept) as rig:
         await asyncio.wait_for(rig.finder.first(30.0), 1.0)
+        assert rig.told.has_known == {"a": True, "b": False}
         rig.told.listeners["a"].failed("nobody answers")
         rig.put()
         assert rig.names == ["x", "(y)"]
@@ -307,7 +310,7 @@ async def test_a_source_that_breaks_is_started_again(tmp_path: Path, monkeypatch
             starts += 1
             raise SourceError("a bug")
 
-    finder = Finder(tmp_path, Found(), start=lambda *_: Broken())
+    finder = Finder(tmp_path, Found(), start=lambda *_, **__: Broken())
     finder.follow(BOTH)
     async with asyncio.timeout(5):
         while starts < 4:  # noqa: ASYNC110
