@@ -48,6 +48,9 @@ def admin_app(
     async def state(_: web.Request) -> web.Response:
         return web.Response(body=view.state(), content_type="application/json")
 
+    async def workers(_: web.Request) -> web.Response:
+        return web.Response(body=view.workers(), content_type="application/json")
+
     async def records(_: web.Request) -> web.Response:
         return web.Response(body=view.records(), content_type="application/json")
 
@@ -78,7 +81,7 @@ def admin_app(
             url = parse_worker_url(asked.url)
             name = check_name(asked.name) if asked.name is not None else url.default_name
             worker = AddedWorker(model=asked.model, pool=asked.pool, name=name, url=url)
-            overlay = fleet.overlay.add(fleet.configured, worker)
+            overlay = fleet.overlay.add(fleet.base, worker)
         except (msgspec.DecodeError, ValueError, OverlayError) as error:
             return _problem(400, str(error))
         return _put_in_force(fleet, overlay, view)
@@ -87,7 +90,7 @@ def admin_app(
         async def handle(request: web.Request) -> web.Response:
             _check_change(request, may_change=may_change)
             try:
-                overlay = change(fleet.overlay, fleet.configured, request.match_info["name"])
+                overlay = change(fleet.overlay, fleet.base, request.match_info["name"])
             except OverlayError as error:
                 return _problem(409 if isinstance(error, LastWorkerError) else 404, str(error))
             return _put_in_force(fleet, overlay, view)
@@ -101,6 +104,7 @@ def admin_app(
     app.router.add_get("/api/calibrations", calibrations)
     app.router.add_get("/api/drifts", drifts)
     app.router.add_post("/api/calibrations/{name}/accept", accept)
+    app.router.add_get("/api/workers", workers)
     app.router.add_post("/api/workers", add)
     app.router.add_post("/api/workers/{name}/drain", changing(Overlay.drain))
     app.router.add_post("/api/workers/{name}/resume", changing(Overlay.resume))

@@ -16,6 +16,7 @@ from proxy.config import Config, KeyConfig, PoolConfig, PoolLimits, read_config
 from proxy.config_checks import warnings_of
 from proxy.config_errors import ConfigError, KeyPath, dotted
 from proxy.config_file import Document, read_text
+from proxy.config_found import FoundWorkersConfig
 
 SECRET = "(set)"  # noqa: S105 (what is shown instead of one)
 _PIPED_WIDTH = 160  # columns when the output is no terminal
@@ -74,6 +75,8 @@ def _value(value: object, path: KeyPath, section: BaseModel, config: Config, doc
         yield Setting(path=dotted(path), value=_shown(label), source="from the URL")
     elif path[-1] == "worker_key" and value is None and isinstance(section, PoolConfig) and config.worker_key is not None:
         yield Setting(path=dotted(path), value=SECRET, source=f"worker_key, {_source(('worker_key',), document)}")
+    elif isinstance(section, FoundWorkersConfig) and (value is None or (path[-1] == "family" and section.dns is None)):
+        return  # of the other ways to find workers
     elif path[-1] in ("workers", "pools") and value == ():
         return  # the other of the two is given
     else:

@@ -254,8 +254,14 @@ class ClientConnection(asyncio.Protocol):
     def _reply_to_probe(self, head: RequestHead, rest: bytes) -> None:
         """Answer a probe of the process; no exchange, no record. ``rest`` is what came behind its head."""
         self._ahead = rest
-        is_ready = head.path == b"/livez" or not self._shared.is_draining
-        status, body = (200, b"ok\n") if is_ready else (503, b"draining\n")
+        if head.path == b"/livez":
+            status, body = 200, b"ok\n"
+        elif self._shared.is_draining:
+            status, body = 503, b"draining\n"
+        elif not self._shared.topology.is_settled:
+            status, body = 503, b"workers are being looked for\n"
+        else:
+            status, body = 200, b"ok\n"
         closes = not head.keeps_alive
         self.write(
             b"%bcontent-type: text/plain\r\n%bcontent-length: %d\r\n\r\n%b"

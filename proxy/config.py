@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     JsonValue,
+    Tag,
     ValidationError,
     model_validator,
 )
@@ -23,7 +24,8 @@ from pydantic import (
 from proxy.config_checks import LISTENERS, cross_problems, warnings_of
 from proxy.config_errors import ConfigError, Problem, RefusedError
 from proxy.config_file import Document, kind_of, parse_document, read_text
-from proxy.config_problems import problems_of
+from proxy.config_found import FoundWorkersConfig
+from proxy.config_problems import FOUND, LISTED, problems_of
 from proxy.config_values import (
     Address,
     BaseUrl,
@@ -38,6 +40,7 @@ from proxy.config_values import (
     Ratio,
     Seconds,
     SecondsOrZero,
+    Section,
     Sha256,
     Text,
     WorkerKey,
@@ -53,17 +56,13 @@ __all__ = ["Config", "ConfigError", "Problem", "load_config", "parse_config", "r
 _DEFAULT = Limits()
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=False)
-
-
 def _url_or_mapping(schema: dict[str, Any]) -> None:
     mapping = dict(schema)
     schema.clear()
     schema["anyOf"] = [{"type": "string", "description": "The base URL alone."}, mapping]
 
 
-class WorkerConfig(_Section):
+class WorkerConfig(Section):
     """One vLLM server: its base URL, or a mapping with `name` and `url`."""
 
     model_config = ConfigDict(json_schema_extra=_url_or_mapping)
@@ -94,12 +93,18 @@ class WorkerConfig(_Section):
         return self.name or parse_worker_url(self.url).default_name
 
 
+_Listed = Annotated[tuple[WorkerConfig, ...], Tag(LISTED)]
+_SomeListed = Annotated[tuple[WorkerConfig, ...], Field(min_length=1), Tag(LISTED)]
+_Found = Annotated[FoundWorkersConfig, Tag(FOUND)]
+_FORMS = Discriminator(lambda value: FOUND if isinstance(value, Mapping | FoundWorkersConfig) else LISTED)
+
+
 def _defaults_come_from_limits(schema: dict[str, Any]) -> None:
     for setting in schema["properties"].values():
         del setting["default"]
 
 
-class PoolLimits(_Section):
+class PoolLimits(Section):
     """Bounds on a request once its pool is known. In a pool, what is absent is taken from the overall `limits`."""
 
     model_config = ConfigDict(json_schema_extra=_defaults_come_from_limits)
@@ -158,14 +163,14 @@ class LimitsConfig(PoolLimits):
     )
 
 
-class PoolConfig(_Section):
+class PoolConfig(Section):
     """Workers that can stand in for each other: same model, same context range."""
 
     name: PoolName = Field(
         description="Label in metrics, logs and `x-ridgeline-pool`; unique within the model. `none` is reserved."
     )
-    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1), BeforeValidator(list_of_workers)] = Field(
-        description="The workers, each a base URL or a mapping with `name` and `url`."
+    workers: Annotated[_SomeListed | _Found, _FORMS, BeforeValidator(list_of_workers)] = Field(
+        description="The workers, each a base URL or a mapping with `name` and `url`; or how they are found."
     )
     max_total_tokens: Count | None = Field(
         default=None,
@@ -208,8 +213,18 @@ class PoolConfig(_Section):
         description="How the KV cache is stored, as vLLM's `--kv-cache-dtype` names it; absent: as the model asks.",
     )
 
+    @property
+    def listed_workers(self) -> tuple[WorkerConfig, ...]:
+        """The workers that the file names; none where they are found."""
+        return () if isinstance(self.workers, FoundWorkersConfig) else self.workers
 
-class ModelConfig(_Section):
+    @property
+    def finds_workers(self) -> FoundWorkersConfig | None:
+        """What says how workers are found; None where they are listed."""
+        return self.workers if isinstance(self.workers, FoundWorkersConfig) else None
+
+
+class ModelConfig(Section):
     """What clients ask for by name, and who serves it: either `workers` or `pools`."""
 
     name: ModelName = Field(description="What clients send as `model`, and what workers get. `unknown` is reserved.")
@@ -221,8 +236,8 @@ class ModelConfig(_Section):
             "Absent: known by `name`, or unknown."
         ),
     )
-    workers: Annotated[tuple[WorkerConfig, ...], BeforeValidator(list_of_workers)] = Field(
-        default=(), description="Workers of a single pool named `default`, each a base URL or a mapping with `name` and `url`."
+    workers: Annotated[_Listed | _Found, _FORMS, BeforeValidator(list_of_workers)] = Field(
+        default=(), description="Workers of a single pool named `default`, in the same forms as those of a pool."
     )
     pools: tuple[PoolConfig, ...] = Field(
         default=(), description="Pools with different ranges of context length, in any order."
@@ -235,7 +250,7 @@ class ModelConfig(_Section):
         return tuple(sorted(pools, key=lambda pool: (pool.max_total_tokens is None, pool.max_total_tokens or 0)))
 
 
-class KeyConfig(_Section):
+class KeyConfig(Section):
     """An API key for clients. Only its SHA-256 is written down."""
 
     name: Name = Field(description="Label in metrics and logs; unique.")
@@ -245,13 +260,13 @@ class KeyConfig(_Section):
     )
 
 
-class LogConfig(_Section):
+class LogConfig(Section):
     """One JSON line a request."""
 
     path: Text = Field(default="-", description="File that lines are appended to; `-` is standard output.")
 
 
-class TracingConfig(_Section):
+class TracingConfig(Section):
     """OpenTelemetry. Takes effect at the start."""
 
     otlp_endpoint: CollectorUrl | None = Field(
@@ -275,7 +290,7 @@ class TracingConfig(_Section):
     metrics_interval_seconds: Seconds = Field(default=60, description="Seconds between two batches of metrics.")
 
 
-class ChainsConfig(_Section):
+class ChainsConfig(Section):
     """Requests that belong together, as those of an agent do. Takes effect at the start."""
 
     header: ChainHeader | None = Field(
@@ -287,7 +302,7 @@ class ChainsConfig(_Section):
     )
 
 
-class CalibrationConfig(_Section):
+class CalibrationConfig(Section):
     """What is learned of how fast workers are. Takes effect at the start."""
 
     path: Text | None = Field(
@@ -299,7 +314,7 @@ class CalibrationConfig(_Section):
     )
 
 
-class Config(_Section):
+class Config(Section):
     """Settings of a gateway. Every text may hold `${NAME}` for an environment variable; `$${` stands for `${` itself."""
 
     listen: Address = Field(default=LISTENERS["listen"], description="host:port for clients.")

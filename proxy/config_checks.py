@@ -86,7 +86,7 @@ def _shared_workers(config: Config) -> Iterator[str]:
     seen: dict[str, str] = {}
     for model in config.models:
         for pool in model.pools_in_force:
-            for worker in pool.workers:
+            for worker in pool.listed_workers:
                 if worker.url in seen:
                     yield f"workers {seen[worker.url]} and {worker.label} are both {worker.url}: load is counted for each apart"
                 seen.setdefault(worker.url, worker.label)

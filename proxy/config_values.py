@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from proxy.config_errors import RefusedError
 from proxy.request_head import NOT_FORWARDED
@@ -20,6 +20,12 @@ MAX_NAME_LENGTH = 200
 MAX_SECONDS = 7 * 24 * 3600
 GRPC_PORT = 4317
 UNSEEN_HEADERS = frozenset(name.decode() for name in NOT_FORWARDED | {b"traceparent", b"tracestate"})
+
+
+class Section(BaseModel):
+    """A mapping of the file: unknown keys are errors, values are never changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=False)
 
 
 def _not_boolean(value: object) -> object:
@@ -89,12 +95,7 @@ def _listen(text: str) -> str:
 
 
 def list_of_workers(value: object) -> object:
-    """Raise `RefusedError` for forms of `workers` that are no list."""
-    if isinstance(value, Mapping):
-        raise RefusedError(
-            f"finding workers by {', '.join(map(str, value)) or 'discovery'} is not supported yet",
-            "list their URLs: [http://10.0.0.11:8000]",
-        )
+    """Raise `RefusedError` for forms of `workers` that are neither a list nor a mapping that says how they are found."""
     if isinstance(value, str):
         raise RefusedError("is a single text", "put the URL into a list: [http://10.0.0.11:8000]")
     return value

@@ -16,7 +16,7 @@ import socket
 import sys
 from collections import deque
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from time import time
@@ -25,6 +25,8 @@ from proxy.admin import admin_app
 from proxy.calibrating import Calibrations
 from proxy.config import Config, ConfigError
 from proxy.deployments import deployments_of
+from proxy.discovery.finder import Finder
+from proxy.discovery.found import kept_found
 from proxy.drifting import DriftWatch
 from proxy.fleet import Fleet, open_control_cells
 from proxy.guiding import Guide
@@ -76,10 +78,16 @@ async def run(config: Config, text: str, options: Options) -> None:
     """
     stop = asyncio.Event()
     _watch_for_the_end(stop, options.parent_fd)
-    configured, overlay = build_topology(config), kept_overlay(options.run_dir)
-    topology = overlay.over(configured)
+    overlay = kept_overlay(options.run_dir)
     # Undone in reverse: probes end first, then what the sockets still hold is read and logged, and scrapes work until then.
     async with AsyncExitStack() as stack:
+        finder = Finder(options.config.parent, kept_found(options.run_dir))
+        stack.push_async_callback(finder.close)
+        finder.follow(config)
+        await finder.first()
+        configured = replace(build_topology(config), is_settled=finder.is_settled)
+        found = finder.found
+        topology = overlay.over(found.over(configured))
         cells = open_control_cells(options.run_dir, topology)
         log = _open_log(config.log.path)
         followers = Followers(config, topology, version=version("ridgeline"), run_dir=options.run_dir, on_fault=_tell)
@@ -120,7 +128,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         stack.push_async_callback(receiver.close)
         stack.push_async_callback(receiver.drain, _DRAIN_SECONDS)
         session = await stack.enter_async_context(open_session())
-        fleet = Fleet(configured, overlay, cells, options.run_dir, view, session)
+        fleet = Fleet(configured, overlay, cells, options.run_dir, view, session, found)
         stack.push_async_callback(fleet.close)
         addresses = [bound_address(listener) for listener in listeners]
         for app, listener in zip(
@@ -129,7 +137,9 @@ async def run(config: Config, text: str, options: Options) -> None:
             site = Site(app)
             stack.push_async_callback(site.stop)
             await site.start(listener)
-        reloader = Reloader(options.config, os.environ, config, fleet, text=text, run_dir=options.run_dir, on_config=know)
+        reloader = Reloader(
+            options.config, os.environ, config, fleet, text=text, run_dir=options.run_dir, finder=finder, on_config=know
+        )
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.asked.set)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # the supervisor starts us with it held back
         tasks = [
@@ -139,6 +149,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(followers.run(fleet, view)),
             asyncio.create_task(guide.run(fleet)),
             asyncio.create_task(_look_around(judge, watch, fleet)),
+            asyncio.create_task(finder.run(fleet, view)),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")

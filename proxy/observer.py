@@ -173,6 +173,30 @@ class GatewayView:
             }
         )
 
+    def workers(self) -> bytes:
+        """Return every worker with its pool, its source and its present load, as a JSON list."""
+        scene = self._shown
+        arrays = [array for array in scene.serving.by_slot() if array is not None]
+        return msgspec.json.encode(
+            [
+                {"model": pool.model, "pool": pool.name, **_worker_state(scene, worker, arrays)}
+                for pool in scene.topology.pools
+                for worker in pool.workers
+            ]
+        )
+
+    def busy(self) -> frozenset[tuple[str, str, str]]:
+        """Return model, pool and URL of every worker that has a request of this gateway."""
+        scene = self._shown
+        cell = slot("ridgeline_in_flight_requests")
+        arrays = [array for array in scene.serving.by_slot() if array is not None]
+        return frozenset(
+            (pool.model, pool.name, worker.url)
+            for pool in scene.topology.pools
+            for worker in pool.workers
+            if any(array[scene.layout.worker_base(worker.index) + cell] > 0 for array in arrays)
+        )
+
     def records(self) -> bytes:
         """Return the newest records, newest first, as JSON."""
         return b"[" + b",".join(map(json_object, reversed(self.recent))) + b"]"
@@ -184,6 +208,7 @@ def _pool_state(scene: _Scene, pool: Pool, arrays: Sequence[Sequence[float]]) ->
         "pool": pool.name,
         "policy": pool.policy,
         "max_total_tokens": pool.max_total_tokens,
+        "finds_workers": pool.finds_workers,
         "workers": [_worker_state(scene, worker, arrays) for worker in pool.workers],
     }
 
@@ -199,6 +224,7 @@ def _worker_state(scene: _Scene, worker: Worker, arrays: Sequence[Sequence[float
     return {
         "worker": worker.name,
         "url": worker.url,
+        "source": worker.source,
         "is_draining": worker.is_draining,
         "is_up": None if up is None else bool(up),
         "in_flight_requests": sum(int(array[base + slot("ridgeline_in_flight_requests")]) for array in arrays),

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from proxy.config import Config, ConfigError, parse_config, warnings_of
 from proxy.config_file import read_text
+from proxy.discovery.finder import Finder
 from proxy.fleet import Fleet
 from proxy.wiring import build_topology
 from telemetry.layout import slot
@@ -68,7 +69,9 @@ class Reloader:
         text: str | None = None,
         run_dir: Path | None = None,
         on_config: Callable[[Config], None] | None = None,
+        finder: Finder | None = None,
     ) -> None:
+        self._finder = finder
         self.asked = asyncio.Event()
         self._path = path
         self._environ = environ
@@ -105,6 +108,8 @@ class Reloader:
             # What begins in serving processes has to fit what control does with it, which was settled at the start.
             settled = {name: getattr(self._at_start, name) for name in ("tracing", "chains")}
             self._fleet.reload(build_topology(config.model_copy(update=settled)))
+            if self._finder is not None:
+                self._finder.follow(config, self._fleet.found)
             if self._run_dir is not None:
                 keep_config(self._run_dir, text)
         except ConfigError as error:

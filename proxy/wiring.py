@@ -23,7 +23,7 @@ def build_topology(config: Config) -> Topology:
     for settings in config.models:
         first_pool = len(pools)
         for pool in settings.pools_in_force:
-            pools.append(_pool(pool, len(pools), settings.name, _workers(pool.workers, len(workers)), config, overall))
+            pools.append(_pool(pool, len(pools), settings.name, _workers(pool.listed_workers, len(workers)), config, overall))
             workers += pools[-1].workers
         models.append(Model(index=len(models), name=settings.name, aliases=settings.aliases, pools=tuple(pools[first_pool:])))
     keys = tuple(
@@ -58,6 +58,7 @@ def _pool(pool: PoolConfig, index: int, model: str, workers: tuple[Worker, ...],
         max_total_tokens=pool.max_total_tokens,
         asks_usage=pool.ask_usage,
         worker_key=key.get_secret_value() if key else None,
+        finds_workers=pool.finds_workers is not None,
         limits=Limits(**inherited | pool.limits.model_dump(exclude_unset=True)),
     )
 

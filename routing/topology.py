@@ -43,6 +43,7 @@ class Worker:
     base_path: str  # "" or "/sub/path"
     authority: str  # for the Host header, with brackets for IPv6
     is_draining: bool = False  # gets no new requests; those it has go on
+    source: str = "config"  # who named it: config, admin, or how it was found (file, dns, kubernetes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,7 @@ class Pool:
     max_total_tokens: int | None = None  # prompt + output budget that the pool accepts
     asks_usage: bool = True  # ask workers for usage in streams that did not, and take it out again
     worker_key: str | None = field(default=None, repr=False)  # sent as Bearer to the workers
+    finds_workers: bool = False  # they are found while the gateway runs; there may be none
     limits: Limits = field(default_factory=Limits)
 
 
@@ -98,6 +100,7 @@ class Topology:
     keys: tuple[Key, ...] = ()
     limits: Limits = field(default_factory=Limits)
     following: Following = field(default_factory=Following)
+    is_settled: bool = True  # False: some pool's workers have not been looked up yet since the gateway started
 
     @property
     def routes(self) -> tuple[tuple[str, str], ...]:

@@ -88,6 +88,8 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_no_token_total.reason": tuple(value.value for value in NoToken),
     "ridgeline_routes_total.reason": tuple(value.value for value in (*PoolReason, *Reason)),
     "ridgeline_reloads_total.result": ("ok", "failed"),
+    "ridgeline_discovery_changes_total.source": ("file", "dns", "kubernetes"),
+    "ridgeline_discovery_failures_total.source": ("file", "dns", "kubernetes"),
     "policy": tuple(POLICIES),
     "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned"),
     "kind": ("prompt", "completion", "cached"),
@@ -305,6 +307,13 @@ CATALOG: tuple[Family, ...] = (
         "cause",
         writer=Writer.CONTROL,
     ),
+    _gauge(
+        "discovered_workers",
+        Scope.POOL,
+        "Workers that are found now by a file, DNS or Kubernetes; absent for a pool whose workers are listed.",
+        writer=Writer.CONTROL,
+        start=nan,
+    ),
     # Workers
     _counter(
         "floor_beaten_total",
@@ -390,6 +399,20 @@ CATALOG: tuple[Family, ...] = (
         Scope.PROCESS,
         "Configurations read after a change or SIGHUP; a failed one changed nothing.",
         "result",
+        writer=Writer.CONTROL,
+    ),
+    _counter(
+        "discovery_changes_total",
+        Scope.PROCESS,
+        "Times that another set of workers of a pool was put in force because it was found, by what found it.",
+        "source",
+        writer=Writer.CONTROL,
+    ),
+    _counter(
+        "discovery_failures_total",
+        Scope.PROCESS,
+        "Times that workers could not be looked up, so that those known last stayed, by what was asked.",
+        "source",
         writer=Writer.CONTROL,
     ),
     _counter(

@@ -66,7 +66,7 @@ class Received:
 class ScriptedWorker:
     """Create, `start`, and `stop`; or use it as an async context manager."""
 
-    def __init__(self, script: Callable[[Received], Script] | Script = ()) -> None:
+    def __init__(self, script: Callable[[Received], Script] | Script = (), *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.script = script  # for requests that find the queue empty
         self.requests: list[Received] = []  # in the order of their arrival, without probes
         self.probes: list[Received] = []  # GET /health and GET /metrics
@@ -75,7 +75,8 @@ class ScriptedWorker:
         self.connections = 0  # accepted so far
         self.faults: list[Exception] = []  # what went wrong in a script or in reading a request; raised by `stop`
         self.arrival = asyncio.Condition()
-        self.port = 0
+        self.host = host
+        self.port = port
         self._queue: deque[Script] = deque()
         self._open: set[_Connection] = set()
         self._server: asyncio.Server | None = None
@@ -86,7 +87,7 @@ class ScriptedWorker:
     @property
     def url(self) -> str:
         """The base URL, also while the worker does not listen."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def open_connections(self) -> int:
@@ -100,7 +101,7 @@ class ScriptedWorker:
     async def start(self) -> None:
         """Listen; after `stop` on the same port as before."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self.port)
+        self._server = await loop.create_server(lambda: _Connection(self), self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop_listening(self) -> None:

@@ -25,10 +25,13 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def scene() -> AsyncIterator[Scene]:
-    """A gateway that has had one request of each kind."""
+async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
+    """A gateway that has had one request of each kind, and has a pool whose workers are found."""
+    listed = tmp_path_factory.mktemp("found") / "workers.yaml"
+    listed.write_text("[]")
+    pools = {"tiny": {}, "found": {"workers": {"file": str(listed)}}}
     config = {"keys": [{"name": "app", "sha256": hashlib.sha256(KEY.encode()).hexdigest()}]}
-    async with running_scene(config=config, headers=[("Authorization", f"Bearer {KEY}")]) as one:
+    async with running_scene(pools, workers={"found": 0}, config=config, headers=[("Authorization", f"Bearer {KEY}")]) as one:
         streamed = stream_of(chat_events(["a", "b", "c"], usage=usage_of(9, 3, 4)), gap_seconds=0.01)
         await one.ask(streamed)
         await one.ask(streamed, path=COMPLETIONS)
@@ -98,9 +101,9 @@ async def test_what_was_counted(scene: Scene) -> None:
     """The traffic of this file is in the figures: tokens, cached tokens, the key's share, outcomes."""
     metrics = await scene.quiet()
 
-    assert metrics.value("ridgeline_prompt_tokens_total") == 9 + 9 + 5
-    assert metrics.value("ridgeline_completion_tokens_total") == 3 + 3 + 3
-    assert metrics.value("ridgeline_cached_tokens_total") == 8
+    assert metrics.value("ridgeline_prompt_tokens_total", model="tiny") == 9 + 9 + 5
+    assert metrics.value("ridgeline_completion_tokens_total", model="tiny") == 3 + 3 + 3
+    assert metrics.value("ridgeline_cached_tokens_total", model="tiny") == 8
     assert metrics.value("ridgeline_key_tokens_total", key="app", kind="completion") == 9
     assert metrics.total("ridgeline_requests_total") == 8
     assert metrics.total("ridgeline_requests_total", outcome="ok") == 4

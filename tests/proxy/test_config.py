@@ -48,7 +48,7 @@ def test_the_smallest_configuration():
     assert config.keys == ()
 
 
-@pytest.mark.parametrize("name", ["minimal", "two-pools"])
+@pytest.mark.parametrize("name", ["minimal", "two-pools", "found-workers"])
 def test_examples_load(name):
     """Every example is a valid configuration in an empty environment."""
     assert load_config(ROOT / f"examples/{name}.yaml", {}).models
@@ -109,7 +109,7 @@ log: {{path: /var/log/ridgeline.jsonl}}
         ("{name: m, aliases: [unknown], workers: [http://a]}", "models[0].aliases[0]: `unknown` is reserved"),
         ("{name: m, aliases: x, workers: [http://a]}", "models[0].aliases: must be a list, not `x`"),
         ("{name: m, workers: http://a}", "models[0].workers: is a single text; put the URL into a list"),
-        ("{name: m, workers: {dns: a}}", "models[0].workers: finding workers by dns is not supported yet"),
+        ("{name: m, workers: {dns: a}}", "models[0].workers: has `dns` without `port`"),
         ("{name: m, workers: []}", "models[0].workers: is empty; give at least one"),
         ("{name: m, workers: null}", "models[0].workers: "),
         ("{name: m, workers: [a:8000]}", "models[0].workers[0]: the worker URL has no scheme"),

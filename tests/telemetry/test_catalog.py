@@ -126,6 +126,7 @@ def test_unknown_is_not_zero():
     unknown = {family.name for family in CATALOG if isnan(family.start)}
 
     assert unknown == {
+        "ridgeline_discovered_workers",
         "ridgeline_worker_up",
         "ridgeline_worker_running_requests",
         "ridgeline_worker_waiting_requests",
