@@ -11,7 +11,8 @@ from pathlib import Path
 
 from proxy.rundir import CONTROL_CELLS, serving_cells
 from routing.guidance import NO_GUIDANCE
-from routing.policy import Decision, Snapshot
+from routing.policy import ELSEWHERE, Decision, Snapshot
+from routing.ring import rings_of
 from routing.topology import Topology
 from telemetry.catalog import LABELS, Scope
 from telemetry.cells import Cells, map_cells
@@ -65,6 +66,7 @@ class WorkerLoads:
         "_pool_bases",
         "_processes",
         "_requests",
+        "_rings",
         "_run_dir",
         "_tokens",
         "_turn",
@@ -94,6 +96,7 @@ class WorkerLoads:
         for gone in before.values():
             gone.is_live = False
         self._pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
+        self._rings = rings_of(topology.pools)
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._requests: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT)
         self._is_up: Sequence[float] = [1.0] * len(topology.workers)
@@ -109,7 +112,7 @@ class WorkerLoads:
         """What a decision may look at, now. A retry takes no turn, or a dead worker would get every second one of two."""
         if not is_retry:
             self._turn += 1
-        return Snapshot(self._is_up, self._tokens, self._turn, self._requests, self.guidance)
+        return Snapshot(self._is_up, self._tokens, self._turn, self._requests, self.guidance, self._rings)
 
     def begin(self, decision: Decision, tokens: int) -> Block:
         """A request goes to a worker and adds to its load; give the block back to `end`."""
@@ -119,7 +122,8 @@ class WorkerLoads:
         values = self._values
         values[base + _IN_FLIGHT] += 1
         values[base + _IN_FLIGHT_TOKENS] += tokens
-        values[self._pool_bases[pool.model, pool.name] + _ROUTES[decision.policy, decision.reason]] += 1
+        decided = decision.pool_reason if decision.pool_reason in ELSEWHERE else decision.reason
+        values[self._pool_bases[pool.model, pool.name] + _ROUTES[decision.policy, decided]] += 1
         return block
 
     def end(self, block: Block, tokens: int, result: str) -> None:

@@ -55,6 +55,10 @@ class Pool:
     workers: tuple[Worker, ...]
     policy: str = "least-load"
     max_total_tokens: int | None = None  # prompt + output budget that the pool accepts
+    overflow_to: str | None = None  # pool of the same model that gets what no worker here can take now
+    borrows_from: str | None = None  # pool of the same model whose idle workers help while all of these are busy
+    borrow_below_ratio: float = 0.0  # a worker there helps while its load is at most this share of the least load here
+    session_header: str | None = None  # lower case; names the session of a request, for the policy `session`
     asks_usage: bool = True  # ask workers for usage in streams that did not, and take it out again
     worker_key: str | None = field(default=None, repr=False)  # sent as Bearer to the workers
     limits: Limits = field(default_factory=Limits)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import nan
 
-from routing.policy import POLICIES, PoolReason, Reason
+from routing.policy import ELSEWHERE, POLICIES, Reason
 from telemetry.record import NoToken, Outcome, Phase, Rejection
 
 
@@ -80,7 +80,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     "phase": tuple(value.value for value in Phase),
     "ridgeline_rejections_total.reason": tuple(value.value for value in Rejection),
     "ridgeline_no_token_total.reason": tuple(value.value for value in NoToken),
-    "ridgeline_routes_total.reason": tuple(value.value for value in (*PoolReason, *Reason)),
+    "ridgeline_routes_total.reason": tuple(value.value for value in (*ELSEWHERE, *Reason)),
     "ridgeline_reloads_total.result": ("ok", "failed"),
     "policy": tuple(POLICIES),
     "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned"),
@@ -233,7 +233,13 @@ CATALOG: tuple[Family, ...] = (
         "Prompt tokens of the requests whose cached tokens are known: the denominator of the hit share.",
     ),
     _counter("cache_unknown_requests_total", Scope.POOL, "Requests whose worker did not say how many tokens were cached."),
-    _counter("routes_total", Scope.POOL, "Choices of a worker, by policy and by what decided.", "policy", "reason"),
+    _counter(
+        "routes_total",
+        Scope.POOL,
+        "Choices of a worker, by policy and by what decided; `overflow` and `borrowed` are requests of another pool.",
+        "policy",
+        "reason",
+    ),
     # Workers
     _histogram(
         "worker_ttft_seconds",
