@@ -79,6 +79,14 @@ class WorkerConfig(_Section):
         ),
     )
 
+    data_parallel_ranks: Count | None = Field(
+        default=None,
+        description=(
+            "Ranks behind this URL, as `--data-parallel-size` has it where one address serves them all. Each request then "
+            "names one by `x-data-parallel-rank`, so that prefix caches are found again. Absent: the worker chooses."
+        ),
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: object) -> object:

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from proxy.rundir import CONTROL_CELLS, serving_cells
+from routing.demand import Demand
 from routing.guidance import NO_GUIDANCE
 from routing.policy import ELSEWHERE, Decision, Snapshot
+from routing.ranks import choose_rank
 from routing.ring import rings_of
 from routing.topology import Topology
 from telemetry.catalog import LABELS, Scope
@@ -46,11 +48,24 @@ class _Sum(Sequence[float]):
 class Block:
     """Where a worker's figures are. Who has begun work there ends it there, wherever the block has gone meanwhile."""
 
-    __slots__ = ("base", "is_live")
+    __slots__ = ("base", "is_live", "rank_tokens")
 
     def __init__(self, base: int) -> None:
         self.base = base
         self.is_live = True  # the worker is still in the topology
+        self.rank_tokens: list[float] = []  # in flight from this process, of each data-parallel rank that was ever used
+
+    def enter_rank(self, ranks: int, demand: Demand, tokens: int) -> int:
+        """Choose one of so many ranks for a request and count it there; give the rank back to `leave_rank`."""
+        while len(self.rank_tokens) < ranks:
+            self.rank_tokens.append(0.0)
+        rank = choose_rank(self.rank_tokens[:ranks], demand)
+        self.rank_tokens[rank] += tokens
+        return rank
+
+    def leave_rank(self, rank: int, tokens: int) -> None:
+        """The request is over."""
+        self.rank_tokens[rank] -= tokens
 
 
 class WorkerLoads:

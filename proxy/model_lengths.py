@@ -123,12 +123,10 @@ class ModelLengths:
         which = (pool.model, worker.name, worker.url)
         before = self._known.get(which)
         page = await _page(worker, pool.worker_key, session)
-        if page is not None:
-            length = length_in(page, pool.model)
-        else:
-            length = None if before is None else before.length
+        kept = None if before is None else before.length  # while it does not answer
+        length = kept if page is None else length_in(page, pool.model)
         self._known[which] = _Known(asyncio.get_running_loop().time(), length)
-        if length is not None and (before is None or before.length != length):
+        if length not in (None, kept):
             _log.info("worker %s holds requests of %d tokens", worker.name, length)
 
 

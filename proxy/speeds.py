@@ -68,7 +68,7 @@ class _Shares:
 
 
 class Speeds:
-    """An adviser for pools with the policy `fastest`. ``config`` gives the configuration in force; model files lie beside it."""
+    """An adviser for pools with the policy `fastest`. ``config`` gives the configuration in force, with model files beside."""
 
     def __init__(self, config: Callable[[], Config], directory: Path) -> None:
         self._config = config

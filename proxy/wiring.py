@@ -80,4 +80,5 @@ def _worker(settings: WorkerConfig, index: int) -> Worker:
         port=url.port,
         base_path=url.base_path,
         authority=url.authority,
+        data_parallel_ranks=settings.data_parallel_ranks or 1,
     )

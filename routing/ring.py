@@ -66,5 +66,7 @@ def rings_of(pools: Iterable[Pool]) -> dict[int, Ring]:
 
 
 def needs_ring(pool: Pool) -> bool:
-    """Whether the pool's policy looks at what ties a request to a worker, and there is a choice."""
-    return pool.policy in _POLICIES and len(pool.workers) > 1
+    """Whether the pool's policy looks at what ties a request to a worker, and there is a choice of workers or ranks."""
+    return pool.policy in _POLICIES and (
+        len(pool.workers) > 1 or any(worker.data_parallel_ranks > 1 for worker in pool.workers)
+    )

@@ -43,6 +43,7 @@ class Worker:
     base_path: str  # "" or "/sub/path"
     authority: str  # for the Host header, with brackets for IPv6
     is_draining: bool = False  # gets no new requests; those it has go on
+    data_parallel_ranks: int = 1  # above 1: requests name one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
