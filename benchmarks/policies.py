@@ -44,6 +44,11 @@ WORKLOADS = (
         # Agents declare 32,000 tokens and generate few; the gateway learns that, so it is declared here.
         lambda count, seed: traces.agents(count, Poisson(per_second=2.0), seed=seed, shape=traces.Agents(max_tokens=2_048)),
     ),
+    # Nothing in common, so that no policy can gain: what it costs to look for it.
+    Workload(
+        "unrelated",
+        lambda count, seed: traces.mixed(count, Poisson(per_second=80.0), seed=seed, shape=traces.Mixed(long_ratio=0.0)),
+    ),
 )
 
 
@@ -114,7 +119,8 @@ def result_of(served: Sequence[Served], workers: int) -> Result:
     )
 
 
-def _row(cells: Sequence[str]) -> str:
+def row(cells: Sequence[str]) -> str:
+    """One line of a table."""
     return f"| {' | '.join(cells)} |\n"
 
 
@@ -128,13 +134,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     placement = hardware()
     guidance = guidance_for(placement)
     heads = ("traffic", "policy", "prefix hits", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", "imbalance")
-    sys.stdout.write(_row(heads) + _row(["---"] * len(heads)))
+    sys.stdout.write(row(heads) + row(["---"] * len(heads)))
     for workload in WORKLOADS:
         arrivals = workload.arrivals(options.requests, options.seed)
         for policy in POLICIES:
             found = run(policy, arrivals, placement, options.workers, guidance)
             sys.stdout.write(
-                _row(
+                row(
                     (
                         workload.name,
                         f"`{policy}`",

@@ -204,7 +204,7 @@ class PoolConfig(_Section):
         ),
     )
     policy: Literal["round-robin", "least-load", "power-of-two", "prefix-affinity", "session", "fastest"] = Field(
-        default="least-load",
+        default="prefix-affinity",
         description=(
             "How a worker is chosen: `least-load` by tokens in flight, `round-robin`, `power-of-two` (the less loaded of two "
             "at random), `prefix-affinity` (who has seen the beginning of the prompt), `session` (who has served the session), "

@@ -54,7 +54,7 @@ class Pool:
     model: str
     name: str
     workers: tuple[Worker, ...]
-    policy: str = "least-load"
+    policy: str = "prefix-affinity"
     max_total_tokens: int | None = None  # prompt + output budget that the pool accepts
     overflow_to: str | None = None  # pool of the same model that gets what no worker here can take now
     borrows_from: str | None = None  # pool of the same model whose idle workers help while all of these are busy
