@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from routing.policy import Snapshot
 
 BOUND_FACTOR = 1.25
-"""A worker gets what is at home there while its load is at most so many times the mean of the pool."""
-BOUND_SLACK_TOKENS = 8192
-BOUND_SLACK_PROMPTS = 2.0
-"""And always while it is above the mean by no more than this: with few requests in flight one alone would be over the factor,
-and the longer a prompt, the more is lost by computing it elsewhere."""
+"""A worker gets what is at home there while its load is at most so many times the least load of all that could take it."""
+BOUND_SLACK_TOKENS = 16_384
+BOUND_SLACK_PROMPTS = 4.0
+"""And always while it is above the least by no more than these tokens and so many times the prompt: with few requests in flight
+one alone would be over the factor, and the longer a prompt, the more is lost by computing it elsewhere."""
 
 _MIX = 0x9E3779B97F4A7C15  # odd, and the golden ratio of 64 bits
 _MASK = (1 << 64) - 1
@@ -55,15 +55,16 @@ def power_of_two(_pool: Pool, candidates: Sequence[Worker], demand: Demand, snap
 def prefix_affinity(pool: Pool, candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
     """The home of the prompt's beginning, or who has shown to have it; the next on the ring while that has too much to do."""
     key = demand.affinity
-    ring = snapshot.rings.get(pool.index)
+    ring = _ring(pool, snapshot)
     if key is None or ring is None:
         return least_load(pool, candidates, demand, snapshot)
     if snapshot.guidance.pools:
         known = snapshot.guidance.pools.get(pool_key(pool.model, pool.name))
         if known is not None and known.moved and (name := known.moved.get(key)) is not None:
-            bound = _bound(candidates, demand, snapshot)
-            for worker in candidates:
-                if worker.name == name and snapshot.load_tokens[worker.index] <= bound:
+            loads = _loads(candidates, demand, snapshot)
+            bound = load_bound(min(loads), demand)
+            for worker, tokens in zip(candidates, loads, strict=True):
+                if worker.name == name and tokens <= bound:
                     return worker, Reason.DELIVERED
     return _at_home(ring, key, candidates, demand, snapshot, Reason.AFFINITY)
 
@@ -71,7 +72,7 @@ def prefix_affinity(pool: Pool, candidates: Sequence[Worker], demand: Demand, sn
 def session(pool: Pool, candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
     """The home of the request's session; a request that names none goes by its beginning."""
     key = demand.session
-    ring = snapshot.rings.get(pool.index)
+    ring = _ring(pool, snapshot)
     if key is None or ring is None:
         return prefix_affinity(pool, candidates, demand, snapshot)
     return _at_home(ring, key, candidates, demand, snapshot, Reason.SESSION)
@@ -83,7 +84,7 @@ def fastest(pool: Pool, candidates: Sequence[Worker], demand: Demand, snapshot: 
     if known is None or known.speed is None:
         return least_load(pool, candidates, demand, snapshot)
     home = -1
-    ring = snapshot.rings.get(pool.index)
+    ring = _ring(pool, snapshot)
     if ring is not None and demand.affinity is not None:
         home = ring.home(demand.affinity).index
     load, in_flight = snapshot.load_tokens, snapshot.in_flight
@@ -114,26 +115,28 @@ def _at_home(
     ring: Ring, key: int, candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot, reason: Reason
 ) -> tuple[Worker, Reason]:
     """The key's own worker, or the next on the ring that is a candidate and within the bound."""
-    load, share = snapshot.load_tokens, snapshot.share
-    bound = _bound(candidates, demand, snapshot)
+    loads = _loads(candidates, demand, snapshot)
+    bound = load_bound(min(loads), demand)
     home = ring.home(key)
-    if ring.size == len(candidates) and not share and load[home.index] <= bound:  # nearly always
+    if ring.size == len(candidates) and not snapshot.share and snapshot.load_tokens[home.index] <= bound:  # nearly always
         return home, reason
-    open_ones = {worker.index for worker in candidates}
+    load = {worker.index: tokens for worker, tokens in zip(candidates, loads, strict=True)}
     for worker in ring.walk(key):
-        index = worker.index
-        if index in open_ones and load[index] <= (bound * share[index] if share else bound):
-            return worker, Reason.LOAD_BOUND if worker is not home and home.index in open_ones else reason
-    return min(candidates, key=lambda worker: load[worker.index]), Reason.LOAD_BOUND  # shares so small that none is within
+        if worker.index in load and load[worker.index] <= bound:  # at the latest the least loaded one
+            break
+    return worker, Reason.LOAD_BOUND if worker is not home and home.index in load else reason
 
 
-def _bound(candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> float:
-    """Load up to which a worker of full share gets what is at home there."""
-    load, share = snapshot.load_tokens, snapshot.share
-    total = sum([load[worker.index] for worker in candidates])
-    count = sum([share[worker.index] for worker in candidates]) if share else len(candidates)
-    mean = (total + demand.total_tokens) / (count or 1.0)
-    return max(BOUND_FACTOR * mean, mean + BOUND_SLACK_TOKENS + BOUND_SLACK_PROMPTS * demand.estimate.tokens)
+def _ring(pool: Pool, snapshot: Snapshot) -> Ring | None:
+    """The pool's ring; none where that is of another topology, which a request that has waited may still be of."""
+    ring = snapshot.rings.get(pool.index)
+    return ring if ring is not None and ring.workers is pool.workers else None
+
+
+def load_bound(least: float, demand: Demand) -> float:
+    """The load in tokens up to which a worker gets what is at home there, with the least load among all being this."""
+    slack = BOUND_SLACK_TOKENS + BOUND_SLACK_PROMPTS * demand.estimate.tokens
+    return max(BOUND_FACTOR * least, least + slack)
 
 
 def _loads(candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from routing.demand import Demand
-from routing.policies import BOUND_FACTOR, BOUND_SLACK_PROMPTS, BOUND_SLACK_TOKENS
+from routing.policies import load_bound
 
 
 def choose_rank(load_tokens: Sequence[float], demand: Demand) -> int:
@@ -17,9 +17,7 @@ def choose_rank(load_tokens: Sequence[float], demand: Demand) -> int:
     if key is not None:
         ranks = len(load_tokens)
         home = key * _SPREAD % _SIZE * ranks // _SIZE  # other bits than those which chose the worker
-        mean = (sum(load_tokens) + demand.total_tokens) / ranks
-        slack = BOUND_SLACK_TOKENS + BOUND_SLACK_PROMPTS * demand.estimate.tokens
-        if load_tokens[home] <= max(BOUND_FACTOR * mean, mean + slack):
+        if load_tokens[home] <= load_bound(min(load_tokens), demand):
             return home
     return min(range(len(load_tokens)), key=load_tokens.__getitem__)
 

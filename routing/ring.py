@@ -7,7 +7,7 @@ moves only the keys that become or were its own.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from struct import unpack
 
@@ -23,13 +23,14 @@ _POLICIES = ("prefix-affinity", "session", "fastest")
 class Ring:
     """The workers of one pool."""
 
-    __slots__ = ("_owners", "_points", "size")
+    __slots__ = ("_owners", "_points", "size", "workers")
 
-    def __init__(self, workers: Iterable[Worker]) -> None:
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self.workers = workers  # as they were given
+        self.size = len(workers)
         points = sorted((point, worker.name, worker) for worker in workers for point in _points_of(worker.name))
         self._points = [point for point, _, _ in points]
         self._owners = [worker for _, _, worker in points]
-        self.size = len(points) // (8 * _HASHES)  # workers
 
     def __repr__(self) -> str:
         return f"<Ring of {self.size} workers>"
