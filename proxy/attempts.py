@@ -31,6 +31,7 @@ class Attempts(Progress, ABC):
     _tried: tuple[str, ...] = ()  # workers that could not be reached
     _load: Block | None = None  # the worker's figures that this request adds to, while it does
     _load_tokens = 0  # what it adds
+    _rank: int | None = None  # of the worker, if requests name its data-parallel ranks
     _owners: list[Decision] | None = None  # of a lookup: who may have the answer and has not been asked
     _refused_by: str | None = None  # URL of the worker that refused the question for usage
     _is_plain_refusal = False  # and it said so in words that cannot be the client's
@@ -67,6 +68,8 @@ class Attempts(Progress, ABC):
         self._load_tokens = prepared.demand.total_tokens
         self.stay = state.loads.enter(decision, prepared.demand.estimate.tokens, since)
         self._load = state.loads.begin(decision, self._load_tokens)
+        if decision.worker.data_parallel_ranks > 1:
+            self._rank = self._load.enter_rank(decision.worker.data_parallel_ranks, prepared.demand, self._load_tokens)
         self._approach(since)
 
     def _approach(self, since: float) -> None:
@@ -231,6 +234,8 @@ class Attempts(Progress, ABC):
         )
         pieces, size = (prepared.pieces, prepared.size) if asks else ([prepared.body], len(prepared.body))
         forwarded = self.head.forwarded if self.trace is None else self.head.forwarded + self.trace.line()
+        if self._rank is not None:
+            forwarded += b"x-data-parallel-rank: %d\r\n" % self._rank
         lines = b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
             self.state.request_prefix(decision, self.endpoint, self.head.query),
             forwarded,
@@ -252,6 +257,9 @@ class Attempts(Progress, ABC):
         if self._load is not None:
             if self.stay is not None:
                 self.state.loads.ledger.remove(self.stay, clock())
+            if self._rank is not None:
+                self._load.leave_rank(self._rank, self._load_tokens)
+                self._rank = None
             self.state.loads.end(self._load, self._load_tokens, result)
             self._load = None
             if self.trace is not None:

@@ -29,6 +29,7 @@ from proxy.config_problems import FOUND, LISTED, problems_of
 from proxy.config_values import (
     Address,
     BaseUrl,
+    BorrowRatio,
     ChainHeader,
     CollectorUrl,
     Count,
@@ -44,7 +45,6 @@ from proxy.config_values import (
     Sha256,
     Text,
     WorkerKey,
-    known_policy,
     list_of_workers,
     text_or_mapping,
 )
@@ -75,6 +75,14 @@ class WorkerConfig(Section):
         description=(
             "Label in metrics, logs and `x-ridgeline-worker`; unique among all workers. When absent: "
             "`host:port` and the path of the URL, if any."
+        ),
+    )
+
+    data_parallel_ranks: Count | None = Field(
+        default=None,
+        description=(
+            "Ranks behind this URL, as `--data-parallel-size` has it where one address serves them all. Each request then "
+            "names one by `x-data-parallel-rank`, so that prefix caches are found again. Absent: the worker chooses."
         ),
     )
 
@@ -179,8 +187,41 @@ class PoolConfig(Section):
             "that accepts a request gets it."
         ),
     )
-    policy: Annotated[Literal["round-robin", "least-load"], BeforeValidator(known_policy)] = Field(
-        default="least-load", description="How a worker is chosen: `least-load` by tokens in flight, or `round-robin`."
+    overflow_to: PoolName | None = Field(
+        default=None,
+        description=(
+            "Pool of the same model that gets a request while no worker of this pool can take it: all down, tried or full. "
+            "Absent: such a request is refused."
+        ),
+    )
+    borrows_from: PoolName | None = Field(
+        default=None,
+        description=(
+            "Pool of the same model whose workers may take requests of this pool while they are nearly idle and all workers "
+            "here are busy."
+        ),
+    )
+    borrow_below_ratio: BorrowRatio | None = Field(
+        default=None,
+        description=(
+            "A worker of `borrows_from` helps while its load in tokens is at most this share of the least load here, from 0 to "
+            "below 1; absent: 0, so that only a worker with nothing to do helps."
+        ),
+    )
+    policy: Literal["round-robin", "least-load", "power-of-two", "prefix-affinity", "session", "fastest"] = Field(
+        default="prefix-affinity",
+        description=(
+            "How a worker is chosen: `least-load` by tokens in flight, `round-robin`, `power-of-two` (the less loaded of two "
+            "at random), `prefix-affinity` (who has seen the beginning of the prompt), `session` (who has served the session), "
+            "`fastest` (least expected time to the first token)."
+        ),
+    )
+    session_header: ChainHeader | None = Field(
+        default=None,
+        description=(
+            "Header whose value names a session, for `policy: session`; without it the body's `prompt_cache_key` or `user` "
+            "does, and without those the beginning of the prompt."
+        ),
     )
     ask_usage: bool = Field(
         default=True,

@@ -5,6 +5,7 @@ Values are quoted only where they cannot be secrets: not below `keys`, not for a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, get_args
 
@@ -31,7 +32,12 @@ FOUND = "found"
 _SECRET_KEYS = frozenset({"worker_key", "sha256", "headers"})
 _KNOWN_KEYS = "known keys:"
 _LONGEST_SHOWN = 40  # characters
-_BOUNDS = {"greater_than": ("above", "gt"), "greater_than_equal": ("at least", "ge"), "less_than_equal": ("at most", "le")}
+_BOUNDS = {
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
 
 
 def problems_of(error: ValidationError, document: Document, root: type[BaseModel]) -> list[Problem]:
@@ -132,7 +138,7 @@ def _value(details: ErrorDetails, path: KeyPath, document: Document) -> tuple[st
         return f"must be {words} {bound}, not {shown}", f"write a number {words} {bound}"
     if kind == "literal_error":
         expected = str(context.get("expected", "")).replace("'", "`")
-        guess = nearest(value, expected.replace("`", "").split(" or ")) if isinstance(value, str) else None
+        guess = nearest(value, re.findall("`([^`]+)`", expected)) if isinstance(value, str) else None
         return f"must be {expected}, not {shown}", f"did you mean `{guess}`?" if guess else f"write {expected}"
     if kind in ("tuple_type", "list_type"):
         return f"must be a list, not {shown}", "begin each entry with `- `, or write [a, b]"

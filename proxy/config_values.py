@@ -15,7 +15,6 @@ from proxy.request_head import NOT_FORWARDED
 from proxy.worker_url import parse_listen_address, parse_worker_url
 from routing.topology import NO_POOL, UNKNOWN_MODEL
 
-POLICIES = ("round-robin", "least-load")
 MAX_NAME_LENGTH = 200
 MAX_SECONDS = 7 * 24 * 3600
 GRPC_PORT = 4317
@@ -110,13 +109,6 @@ def text_or_mapping(value: object) -> object:
     raise RefusedError(f"is the number {value}, not text or a mapping", f'put a name into quotes: "{value}"')
 
 
-def known_policy(value: object) -> object:
-    """Raise `RefusedError` for policies that are to come."""
-    if value in ("power-of-two", "prefix-affinity", "session", "fastest"):
-        raise RefusedError(f"the policy {value} is not supported yet", f"write {' or '.join(POLICIES)}")
-    return value
-
-
 def _header_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", text):
         raise RefusedError("is no name of a header", "write a name such as x-session-id, without a colon")
@@ -164,6 +156,7 @@ Text = Annotated[str, Field(min_length=1)]
 WorkerKey = Annotated[SecretStr, AfterValidator(_worker_key)]
 Sha256 = Annotated[str, AfterValidator(_sha256)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_not_boolean)]
+BorrowRatio = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 HeaderName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_header_name)]
 ChainHeader = Annotated[HeaderName, AfterValidator(_chain_header)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]

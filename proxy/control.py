@@ -32,6 +32,7 @@ from proxy.fleet import Fleet, open_control_cells
 from proxy.guiding import Guide
 from proxy.judging import Judge
 from proxy.listener import bound_address, open_listener
+from proxy.model_lengths import ModelLengths
 from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
 from proxy.overlay import kept_overlay
@@ -39,6 +40,7 @@ from proxy.probe import open_session
 from proxy.records import RecordReceiver
 from proxy.reload import Reloader, first_config
 from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, RECORDS_SOCKET
+from proxy.speeds import Speeds
 from proxy.supervisor import EXIT_CONFIGURATION, EXIT_OK
 from proxy.tracing_sinks import Followers
 from proxy.wiring import build_topology
@@ -101,7 +103,8 @@ async def run(config: Config, text: str, options: Options) -> None:
             exemplars=followers.exemplars,
         )
 
-        guide = Guide([], options.run_dir)
+        lengths = ModelLengths()
+        guide = Guide([lengths, Speeds(lambda: reloader.config, options.config.parent)], options.run_dir)
         judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
         watch = DriftWatch(judge.prefill_of)
         fleet: Fleet | None = None
@@ -150,6 +153,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(guide.run(fleet)),
             asyncio.create_task(_look_around(judge, watch, fleet)),
             asyncio.create_task(finder.run(fleet, view)),
+            asyncio.create_task(lengths.run(fleet, session)),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")

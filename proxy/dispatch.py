@@ -13,7 +13,9 @@ from proxy.forms import Span, boundary_of, read_form, request_of
 from proxy.inference import InferenceRequest, Work, ask_for_usage, parse_other, parse_request, rename_model
 from routing.demand import Demand
 from routing.estimate import TokenEstimate, estimate_tokens
+from routing.guidance import Guidance
 from routing.policy import Decision, Impossible, Reason, Snapshot, choose
+from routing.pools import most_total_tokens
 from routing.topology import Key, Model
 from telemetry.record import Rejection
 
@@ -65,8 +67,15 @@ def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | No
     model = endpoints.model(request.model)
     if key is not None and not may_use(key, model):
         raise Refusal(403, "model_not_allowed", "This API key may not use this model.", reason=Rejection.AUTH)
+    affinity = session = None
+    ties = endpoints.ties[model.name]
+    if ties is not None and endpoint.work is Work.GENERATE:
+        affinity, session = ties.find(request, header_lines)
     demand = Demand(
-        estimate_tokens(request.text_bytes, request.token_ids, is_ascii=request.is_ascii), max_tokens=request.max_tokens
+        estimate_tokens(request.text_bytes, request.token_ids, is_ascii=request.is_ascii),
+        max_tokens=request.max_tokens,
+        affinity=affinity,
+        session=session,
     )
     if request.model is not None and request.model != model.name:
         if form is None:
@@ -109,7 +118,7 @@ def decide(
     decision = choose(model, prepared.demand, snapshot, tried)
     if isinstance(decision, Decision):
         return decision if owner is None else _kept_with(owner, decision, model, snapshot, tried)
-    raise _refusal(decision, prepared, tried)
+    raise _refusal(decision, prepared, model, tried, snapshot.guidance)
 
 
 def _kept_with(owner: str, decision: Decision, model: Model, snapshot: Snapshot, tried: Collection[str]) -> Decision:
@@ -121,9 +130,9 @@ def _kept_with(owner: str, decision: Decision, model: Model, snapshot: Snapshot,
     return decision
 
 
-def _refusal(why: Impossible, prepared: Prepared, tried: Collection[str]) -> ProxyError:
+def _refusal(why: Impossible, prepared: Prepared, model: Model, tried: Collection[str], guidance: Guidance) -> ProxyError:
     if why is Impossible.FIT:
-        limit = prepared.model.pools[-1].max_total_tokens
+        limit = most_total_tokens(model, guidance)
         return Refusal(
             400,
             "context_length_exceeded",

@@ -41,6 +41,9 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     is_ascii: bool  # the whole body
     echoes: bool = False  # the first text of each choice is the prompt's alone
     previous_id: str | None = None  # of the response that this request goes on from
+    leading: msgspec.Raw = _NOTHING  # raw JSON of what its prompt begins with: messages, prompt or input
+    system: msgspec.Raw = _NOTHING  # the same of a system prompt that stands beside it
+    session: msgspec.Raw = _NOTHING  # of a field that names its session
 
 
 class Work(Enum):
@@ -65,6 +68,8 @@ class _Body(msgspec.Struct, gc=False):
     messages: msgspec.Raw = _NOTHING
     prompt: msgspec.Raw = _NOTHING
     tools: msgspec.Raw = _NOTHING
+    prompt_cache_key: msgspec.Raw = _NOTHING
+    user: msgspec.Raw = _NOTHING
     echo: bool | None = None
     add_generation_prompt: bool | None = None
 
@@ -132,6 +137,8 @@ def parse_request(body: bytes) -> InferenceRequest:
         token_ids,
         body.isascii(),
         fields.echo is True and _echoes_alone(fields, max_tokens),
+        leading=fields.messages or fields.prompt,
+        session=fields.prompt_cache_key or fields.user,
     )
 
 
@@ -156,6 +163,9 @@ def parse_other(body: bytes, work: Work) -> InferenceRequest:
         token_ids,
         body.isascii(),
         previous_id=fields.previous_response_id,
+        leading=fields.messages or fields.input or fields.prompt,
+        system=fields.system or fields.instructions,
+        session=fields.prompt_cache_key or fields.user,
     )
 
 

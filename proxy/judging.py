@@ -19,7 +19,8 @@ from roofline.calibration.calibration import CalibrationKey
 from roofline.deployment import Deployment
 from roofline.limits import prefill_limit
 from routing.topology import Topology
-from telemetry.catalog import ATTAINED_BOUNDS, LABELS, LENGTH_CLASSES
+from telemetry.buckets import ATTAINED_BOUNDS
+from telemetry.catalog import LABELS, LENGTH_CLASSES
 from telemetry.diagnosis import CauseName, Diagnosis, WorkerState, diagnose
 from telemetry.judgement import Held, Judgement, Yardstick, judge
 from telemetry.layout import Layout, slot

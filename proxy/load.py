@@ -11,8 +11,11 @@ from pathlib import Path
 
 from proxy.ledger import Ledger, Stay
 from proxy.rundir import CONTROL_CELLS, serving_cells
+from routing.demand import Demand
 from routing.guidance import NO_GUIDANCE
-from routing.policy import Decision, Snapshot
+from routing.policy import ELSEWHERE, Decision, Snapshot
+from routing.ranks import choose_rank
+from routing.ring import rings_of
 from routing.topology import Topology
 from telemetry.catalog import LABELS, Scope
 from telemetry.cells import Cells, map_cells
@@ -46,11 +49,24 @@ class _Sum(Sequence[float]):
 class Block:
     """Where a worker's figures are. Who has begun work there ends it there, wherever the block has gone meanwhile."""
 
-    __slots__ = ("base", "is_live")
+    __slots__ = ("base", "is_live", "rank_tokens")
 
     def __init__(self, base: int) -> None:
         self.base = base
         self.is_live = True  # the worker is still in the topology
+        self.rank_tokens: list[float] = []  # in flight from this process, of each data-parallel rank that was ever used
+
+    def enter_rank(self, ranks: int, demand: Demand, tokens: int) -> int:
+        """Choose one of so many ranks for a request and count it there; give the rank back to `leave_rank`."""
+        while len(self.rank_tokens) < ranks:
+            self.rank_tokens.append(0.0)
+        rank = choose_rank(self.rank_tokens[:ranks], demand)
+        self.rank_tokens[rank] += tokens
+        return rank
+
+    def leave_rank(self, rank: int, tokens: int) -> None:
+        """The request is over."""
+        self.rank_tokens[rank] -= tokens
 
 
 class WorkerLoads:
@@ -66,6 +82,7 @@ class WorkerLoads:
         "_pool_bases",
         "_processes",
         "_requests",
+        "_rings",
         "_run_dir",
         "_tokens",
         "_turn",
@@ -96,6 +113,7 @@ class WorkerLoads:
         for gone in before.values():
             gone.is_live = False
         self._pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
+        self._rings = rings_of(topology.pools)
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._requests: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT)
         self.ledger = Ledger([values])
@@ -112,7 +130,7 @@ class WorkerLoads:
         """What a decision may look at, now. A retry takes no turn, or a dead worker would get every second one of two."""
         if not is_retry:
             self._turn += 1
-        return Snapshot(self._is_up, self._tokens, self._turn, self._requests, self.guidance)
+        return Snapshot(self._is_up, self._tokens, self._turn, self._requests, self.guidance, self._rings)
 
     def begin(self, decision: Decision, tokens: int) -> Block:
         """A request goes to a worker and adds to its load; give the block back to `end`."""
@@ -122,7 +140,8 @@ class WorkerLoads:
         values = self._values
         values[base + _IN_FLIGHT] += 1
         values[base + _IN_FLIGHT_TOKENS] += tokens
-        values[self._pool_bases[pool.model, pool.name] + _ROUTES[decision.policy, decision.reason]] += 1
+        decided = decision.pool_reason if decision.pool_reason in ELSEWHERE else decision.reason
+        values[self._pool_bases[pool.model, pool.name] + _ROUTES[decision.policy, decided]] += 1
         return block
 
     def enter(self, decision: Decision, prompt_tokens: int, now: float) -> Stay:

@@ -84,6 +84,11 @@ class Reloader:
     def __repr__(self) -> str:
         return f"<Reloader {self._path}>"
 
+    @property
+    def config(self) -> Config:
+        """What was last read and is in force, but for what takes effect at the start only."""
+        return self._told
+
     async def run(self) -> None:
         """Look every second, and whenever asked."""
         last_look = self._seen

@@ -12,12 +12,31 @@ class ModelGuidance(msgspec.Struct, frozen=True, gc=False):
     """Of one model, by its name."""
 
 
+class Speed(msgspec.Struct, frozen=True, gc=False):
+    """What work takes on one worker of a pool; seconds, all at least 0."""
+
+    prefill_token_seconds: float  # computing one token of a prompt
+    step_seconds: float  # one step for nobody: weights and overheads
+    running_seconds: float  # what one more running request adds to a step
+    context_token_seconds: float  # what one more token in the KV cache of a running request adds to a step
+    chunk_tokens: int = 8192  # of a prompt in one step, at most
+
+
 class PoolGuidance(msgspec.Struct, frozen=True, gc=False):
-    """Of one pool, by model and pool name."""
+    """Of one pool, by model and pool name. ``None`` is not known."""
+
+    least_model_len: int | None = None  # smallest `WorkerGuidance.max_model_len` of its workers, as far as they are known
+    most_model_len: int | None = None  # the largest, if all of them are known
+    speed: Speed | None = None
+    prefill_ratio: float = 0.1  # share of the tokens in flight that is still to be computed, 0 to 1
+    cached_ratio: float = 0.0  # share of a prompt that its home has cached, 0 to 1
+    moved: dict[int, str] = {}  # workers by affinity: who delivered what its home had lost
 
 
 class WorkerGuidance(msgspec.Struct, frozen=True, gc=False):
-    """Of one worker, by its name."""
+    """Of one worker, by its name. ``None`` is not known."""
+
+    max_model_len: int | None = None  # prompt and output tokens of one request that it can hold, as it says itself
 
 
 class Guidance(msgspec.Struct, frozen=True, gc=False):

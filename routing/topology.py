@@ -44,6 +44,7 @@ class Worker:
     authority: str  # for the Host header, with brackets for IPv6
     is_draining: bool = False  # gets no new requests; those it has go on
     source: str = "config"  # who named it: config, admin, or how it was found (file, dns, kubernetes)
+    data_parallel_ranks: int = 1  # above 1: requests name one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,12 @@ class Pool:
     model: str
     name: str
     workers: tuple[Worker, ...]
-    policy: str = "least-load"
+    policy: str = "prefix-affinity"
     max_total_tokens: int | None = None  # prompt + output budget that the pool accepts
+    overflow_to: str | None = None  # pool of the same model that gets what no worker here can take now
+    borrows_from: str | None = None  # pool of the same model whose idle workers help while all of these are busy
+    borrow_below_ratio: float = 0.0  # a worker there helps while its load is at most this share of the least load here
+    session_header: str | None = None  # lower case; names the session of a request, for the policy `session`
     asks_usage: bool = True  # ask workers for usage in streams that did not, and take it out again
     worker_key: str | None = field(default=None, repr=False)  # sent as Bearer to the workers
     finds_workers: bool = False  # they are found while the gateway runs; there may be none

@@ -13,7 +13,20 @@ from dataclasses import dataclass
 from enum import Enum
 from math import inf, nan
 
-from routing.policy import POLICIES, PoolReason, Reason
+from routing.policy import ELSEWHERE, POLICIES, Reason
+from telemetry.buckets import (
+    ATTAINED_BOUNDS,
+    E2E_BOUNDS,
+    ESTIMATE_BOUNDS,
+    FIRST_TOKEN_BOUNDS,
+    LENGTH_BOUNDS,
+    OVERHEAD_BOUNDS,
+    STALL_BOUNDS,
+    TOKEN_GAP_BOUNDS,
+    WAIT_BOUNDS,
+    WORKER_FIRST_TOKEN_BOUNDS,
+    WORKER_TPOT_BOUNDS,
+)
 from telemetry.diagnosis import CauseName
 from telemetry.prefix_drift import DriftKind, Lost
 from telemetry.record import NoToken, Outcome, Phase, Rejection
@@ -86,7 +99,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     "phase": tuple(value.value for value in Phase),
     "ridgeline_rejections_total.reason": tuple(value.value for value in Rejection),
     "ridgeline_no_token_total.reason": tuple(value.value for value in NoToken),
-    "ridgeline_routes_total.reason": tuple(value.value for value in (*PoolReason, *Reason)),
+    "ridgeline_routes_total.reason": tuple(value.value for value in (*ELSEWHERE, *Reason)),
     "ridgeline_reloads_total.result": ("ok", "failed"),
     "ridgeline_discovery_changes_total.source": ("file", "dns", "kubernetes"),
     "ridgeline_discovery_failures_total.source": ("file", "dns", "kubernetes"),
@@ -101,33 +114,6 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_cache_lost_total.reason": tuple(value.value for value in Lost),
     "cause": tuple(value.value for value in CauseName),
 }
-
-# Ratio of 1.25 and less from 4 to 200 ms, so that a P99 of 1.5 times the median can be seen.
-TOKEN_GAP_BOUNDS = (
-    *(0.0005, 0.001, 0.002, 0.003),
-    *(0.004, 0.005, 0.00625, 0.0075, 0.009, 0.011, 0.0135, 0.0165, 0.02),
-    *(0.025, 0.03, 0.0375, 0.045, 0.055, 0.0675, 0.083, 0.1, 0.125, 0.15, 0.175, 0.2),
-    *(0.25, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0, 900.0),
-)
-# Ratio of 1.5 and less from 20 ms to 30 s; objectives are set at bounds, so the round ones are all there.
-FIRST_TOKEN_BOUNDS = (
-    *(0.0005, 0.001, 0.002, 0.005, 0.01),
-    *(0.02, 0.03, 0.045, 0.067, 0.1, 0.14, 0.19, 0.25, 0.35, 0.5, 0.7),
-    *(1.0, 1.4, 1.9, 2.5, 3.5, 5.0, 7.0, 10.0, 14.0, 20.0, 30.0),
-    *(60.0, 120.0, 300.0, 600.0, 900.0),
-)
-E2E_BOUNDS = (
-    *(0.01, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0),
-)
-WAIT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 900.0)
-OVERHEAD_BOUNDS = (*(0.00005, 0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005), *(0.01, 0.025, 0.1, 0.5, 1.0))
-LENGTH_BOUNDS = tuple(float(2**power) for power in range(4, 21))  # 16 .. 1,048,576
-STALL_BOUNDS = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0)
-ESTIMATE_BOUNDS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
-ATTAINED_BOUNDS = (0.1, 0.3, 0.5, 0.65, 0.8, 0.95, 1.1, 1.5)
-WORKER_FIRST_TOKEN_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)  # few: each costs a series per worker
-WORKER_TPOT_BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 1.0)
 
 
 def _counter(name: str, scope: Scope, text: str, *labels: str, writer: Writer = Writer.SERVING) -> Family:
@@ -175,7 +161,7 @@ CATALOG: tuple[Family, ...] = (
     _histogram(
         "ttft_visible_seconds",
         Scope.POOL,
-        FIRST_TOKEN_BOUNDS,
+        E2E_BOUNDS,
         "Request fully received to first visible text; streams only.",
     ),
     _histogram(
@@ -260,7 +246,13 @@ CATALOG: tuple[Family, ...] = (
         "Prompt tokens of the requests whose cached tokens are known: the denominator of the hit share.",
     ),
     _counter("cache_unknown_requests_total", Scope.POOL, "Requests whose worker did not say how many tokens were cached."),
-    _counter("routes_total", Scope.POOL, "Choices of a worker, by policy and by what decided.", "policy", "reason"),
+    _counter(
+        "routes_total",
+        Scope.POOL,
+        "Choices of a worker, by policy and by what decided; `overflow` and `borrowed` are requests of another pool.",
+        "policy",
+        "reason",
+    ),
     _counter(
         "prefix_drift_total",
         Scope.POOL,

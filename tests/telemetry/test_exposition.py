@@ -83,9 +83,9 @@ def test_every_cell_reaches_the_text(a_topology, openmetrics):
     assert found[key("ridgeline_attempts_total", **labels, result="stale")] == serving[stale]
     assert found[key("ridgeline_worker_up", **labels)] == control[base + offset("ridgeline_worker_up")]
     first = base + offset("ridgeline_worker_tpot_seconds")
-    assert found[key("ridgeline_worker_tpot_seconds_bucket", **labels, le="0.02")] == sum(serving[first : first + 3])
-    assert found[key("ridgeline_worker_tpot_seconds_bucket", **labels, le="+Inf")] == sum(serving[first : first + 9])
-    assert found[key("ridgeline_worker_tpot_seconds_sum", **labels)] == serving[first + 9]
+    assert found[key("ridgeline_worker_tpot_seconds_bucket", **labels, le="0.02")] == sum(serving[first : first + 2])
+    assert found[key("ridgeline_worker_tpot_seconds_bucket", **labels, le="+Inf")] == sum(serving[first : first + 7])
+    assert found[key("ridgeline_worker_tpot_seconds_sum", **labels)] == serving[first + 7]
     route = layout.route_base(1) + slot("ridgeline_requests_total", endpoint="completions", outcome="stalled")
     route_labels = {"model": "llama", "pool": "none", "endpoint": "completions", "outcome": "stalled"}
     assert found[key("ridgeline_requests_total", **route_labels)] == serving[route]
