@@ -161,7 +161,7 @@ CATALOG: tuple[Family, ...] = (
     _histogram(
         "ttft_visible_seconds",
         Scope.POOL,
-        E2E_BOUNDS,
+        FIRST_TOKEN_BOUNDS,
         "Request fully received to first visible text; streams only.",
     ),
     _histogram(
