@@ -257,6 +257,8 @@ def observer_app(view: GatewayView) -> web.Application:
             except TimeoutError:
                 if request.transport is not None:
                     request.transport.abort()
+            except ConnectionResetError:
+                pass  # the scraper left while its page was made
             return response
 
     async def livez(_: web.Request) -> web.Response:

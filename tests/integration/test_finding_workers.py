@@ -316,3 +316,19 @@ async def control_killed(gateway: Gateway) -> None:
     os.kill(before, signal.SIGKILL)
     await eventually(lambda: gateway.processes.control not in (None, before))
     await gateway.ready(gateway.observe_url, 5.0)
+
+
+async def test_scrapers_that_leave_are_no_fault(worker: ScriptedWorker, tmp_path: Path) -> None:
+    """Whoever hangs up while a large page is being made is told nothing, and neither is the log: `Gateway.stop` looks."""
+    path = tmp_path / "workers.yaml"
+    path.write_text(yaml.safe_dump([worker.url, *(f"http://127.0.0.1:{port}" for port in range(1, 300))]))
+    async with running_gateway({"models": [{"name": "tiny", "workers": {"file": str(path)}}]}) as gateway:
+        await gateway.ready(gateway.observe_url)
+        host, _, port = gateway.config["observe_listen"].rpartition(":")
+        for number in range(40):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.001 * number)
+            writer.transport.abort()
+        assert (await gateway.get(gateway.observe_url + "/metrics"))[0] == 200
