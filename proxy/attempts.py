@@ -64,7 +64,7 @@ class Attempts(Progress, ABC):
             None if previous is None else self._owner_of(previous),
         )
         self.limits = decision.pool.limits
-        self._load_tokens = prepared.demand.total_tokens
+        self._load_tokens = prepared.demand.load_tokens
         self._load = state.loads.begin(decision, self._load_tokens)
         self._approach(since)
 

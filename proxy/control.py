@@ -24,11 +24,13 @@ from proxy.admin import admin_app
 from proxy.config import Config, ConfigError
 from proxy.fleet import Fleet, open_control_cells
 from proxy.guiding import Guide
+from proxy.learning import TokenAdviser
 from proxy.listener import bound_address, open_listener
 from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
 from proxy.overlay import kept_overlay
 from proxy.probe import open_session
+from proxy.published import last_guidance
 from proxy.records import RecordReceiver
 from proxy.reload import Reloader, first_config
 from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, RECORDS_SOCKET
@@ -87,7 +89,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             exemplars=followers.exemplars,
         )
 
-        guide = Guide([], options.run_dir)
+        guide = Guide([TokenAdviser(last_guidance(options.run_dir))], options.run_dir)
 
         def take(records: list[RequestRecord]) -> None:
             guide.take(records)

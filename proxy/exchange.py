@@ -73,7 +73,10 @@ class Exchange(Attempts):
                 if self.endpoint.response_id is not None:
                     self.look_up(self.endpoint.response_id, now)
                     return
-                self.prepared = prepare(body, self.endpoint, self.state.endpoints, self.key, self.head.forwarded)
+                state = self.state
+                self.prepared = prepare(
+                    body, self.endpoint, state.endpoints, self.key, self.head.forwarded, state.loads.guidance
+                )
                 self._attempt(now)
         except ProxyError as error:
             self.fail(error)

@@ -41,6 +41,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     is_ascii: bool  # the whole body
     echoes: bool = False  # the first text of each choice is the prompt's alone
     previous_id: str | None = None  # of the response that this request goes on from
+    messages: msgspec.Raw = _NOTHING  # of a conversation, or what stands for them
+    prompt: msgspec.Raw = _NOTHING  # texts, ids, or lists of them
+    others: tuple[msgspec.Raw, ...] = ()  # raw texts beside the messages: tools, instructions
+    has_tools: bool = False
 
 
 class Work(Enum):
@@ -132,6 +136,11 @@ def parse_request(body: bytes) -> InferenceRequest:
         token_ids,
         body.isascii(),
         fields.echo is True and _echoes_alone(fields, max_tokens),
+        None,
+        fields.messages,
+        fields.prompt,
+        (fields.tools,) if fields.tools else (),
+        bool(fields.tools),
     )
 
 
@@ -156,6 +165,10 @@ def parse_other(body: bytes, work: Work) -> InferenceRequest:
         token_ids,
         body.isascii(),
         previous_id=fields.previous_response_id,
+        messages=fields.messages or (fields.input if work is Work.GENERATE else _NOTHING),
+        prompt=fields.input if work is Work.READ else _NOTHING,
+        others=tuple(text for name in _OTHER_TEXTS[1:] if (text := getattr(fields, name))),
+        has_tools=bool(fields.tools),
     )
 
 

@@ -14,7 +14,7 @@ from enum import Enum
 from math import nan
 
 from routing.policy import POLICIES, PoolReason, Reason
-from telemetry.record import NoToken, Outcome, Phase, Rejection
+from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, Rejection
 
 
 class Kind(Enum):
@@ -82,6 +82,8 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_no_token_total.reason": tuple(value.value for value in NoToken),
     "ridgeline_routes_total.reason": tuple(value.value for value in (*PoolReason, *Reason)),
     "ridgeline_reloads_total.result": ("ok", "failed"),
+    "ridgeline_exact_counts_total.result": tuple(value.value for value in CountResult),
+    "direction": tuple(value.value for value in Misroute),
     "policy": tuple(POLICIES),
     "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned"),
     "kind": ("prompt", "completion", "cached"),
@@ -234,6 +236,18 @@ CATALOG: tuple[Family, ...] = (
     ),
     _counter("cache_unknown_requests_total", Scope.POOL, "Requests whose worker did not say how many tokens were cached."),
     _counter("routes_total", Scope.POOL, "Choices of a worker, by policy and by what decided.", "policy", "reason"),
+    _counter(
+        "misroutes_total",
+        Scope.POOL,
+        "Requests whose true prompt tokens belong into another pool than the one chosen by the estimate, by how that compares.",
+        "direction",
+    ),
+    _counter(
+        "exact_counts_total",
+        Scope.POOL,
+        "Prompts that were to be counted exactly because a choice of pool depended on it, by what came of it.",
+        "result",
+    ),
     # Workers
     _histogram(
         "worker_ttft_seconds",
