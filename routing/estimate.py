@@ -13,7 +13,7 @@ import msgspec
 
 from routing.estimate_text import FEATURES, Counts, Mix
 
-SPREADS = 3.2
+SPREADS = 2.6
 """Half the width of an interval, in spreads of the errors seen; they have longer tails than a normal distribution."""
 SLACK_TOKENS = 30
 """An error of so many tokens is none: it keeps short prompts, where a template is most of all, from counting too much."""

@@ -15,9 +15,9 @@ from routing.estimate_text import FEATURES, Mix
 _NOISE = 0.08**2  # variance of the ratio true / likely that no coefficient explains
 _WILD = 3.0  # an error of more spreads than this has the weight of one that is just so large
 _DRIFT = 0.01**2  # of its prior variance, what every coefficient may have moved between two answers
-_PRIOR_ANSWERS = 8.0  # the priors of the spreads weigh as much
+_PRIOR_ANSWERS = 2.0  # the priors of the spreads weigh as much
 _KEPT_VARIANCE = 0.1  # how unsure what was learned before is, as a share of the priors
-_MOST_ANSWERS = 150.0  # older answers count less and less
+_MOST_ANSWERS = 30.0  # older answers count less and less
 _LARGEST_ERROR = 1.0
 _FIRST_OTHER = FEATURES.index("two_bytes")
 _STEP = 0.05  # how much the latest answer moves the tokens per byte
