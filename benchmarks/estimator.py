@@ -80,9 +80,7 @@ def samples(texts: Texts, number: int, count: Count, per_request: int, per_messa
         messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=False)]
         raw = json.dumps(messages, ensure_ascii=draws.random() < 0.4).encode()
         tokens = sum(map(count, said))
-        made.append(
-            Sample(kind=kind, raw=raw, text_tokens=tokens, true_tokens=tokens + per_request + per_message * len(said))
-        )
+        made.append(Sample(kind=kind, raw=raw, text_tokens=tokens, true_tokens=tokens + per_request + per_message * len(said)))
     return made
 
 

@@ -11,9 +11,7 @@ from tokenizers import Tokenizer
 
 FOLDER = Path(__file__).resolve().parent.parent / ".cache/vocabularies"
 QWEN, DEEPSEEK, LOCALES = FOLDER / "qwen.tiktoken", FOLDER / "deepseek.json", FOLDER / "locale"
-QWEN_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+QWEN_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 Count = Callable[[str], int]
 

@@ -209,3 +209,29 @@ def _ids(count: int, prompts: int, ratio: float) -> Prompt:
 
 
 NO_PROMPT = _ids(0, 1, 1.0)
+
+
+def texts_of(messages: bytes, others: Sequence[bytes], prompt: bytes) -> list[str]:
+    """The texts that are tokenised, as `read_chat` and `read_prompt` find them; of a batch those of its longest prompt."""
+    pieces = _Pieces()
+    if messages:
+        pieces.add_messages(messages)
+    elif prompt.startswith(b"["):
+        try:
+            pieces.texts.append(max(_items_of(prompt), key=len))
+        except (*_UNREADABLE, ValueError):
+            pieces.texts.append(prompt)
+    elif prompt:
+        pieces.texts.append(prompt)
+    for other in others:
+        pieces.add_content(other, 0)
+    return [_text_of(bytes(raw)) for raw in pieces.texts]
+
+
+def _text_of(raw: bytes) -> str:
+    if raw.startswith(b'"'):
+        try:
+            return msgspec.json.decode(raw, type=str)
+        except _UNREADABLE:
+            pass
+    return raw.decode("utf-8", "replace")

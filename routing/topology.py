@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 
 UNKNOWN_MODEL = "unknown"
 NO_POOL = "none"
+# Of cl100k_base, which most encodings since share but for a detail.
+TIKTOKEN_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,7 @@ class TokenizerSource:
 
     file: str | None = None  # path of a tokenizer.json
     tiktoken: str | None = None  # path of the ranks of a tiktoken encoding
-    pattern: str = ""  # by which that encoding splits texts
+    pattern: str = TIKTOKEN_PATTERN  # by which that encoding splits texts
     is_worker: bool = False  # by a worker's /tokenize
     timeout_seconds: float = 0.5  # then the request goes on with its estimate
     most_bytes: int = 4 * 1024 * 1024  # of text; what is longer is not counted
