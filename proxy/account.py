@@ -5,10 +5,11 @@ from __future__ import annotations
 from time import time as wall_clock
 from typing import TYPE_CHECKING
 
+from proxy.estimating import judge_pool
 from proxy.ledger import Beside, beside
 from routing.topology import NO_POOL, UNKNOWN_MODEL
 from telemetry.measurements import Measurements
-from telemetry.record import NoToken, Outcome, RequestRecord
+from telemetry.record import CountResult, NoToken, Outcome, RequestRecord
 
 if TYPE_CHECKING:
     from proxy.framing import AnswerHead
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from proxy.state import ServingState
 
 _NOTHING = Measurements()
+_COUNTED = CountResult.COUNTED
 SLOW_CLIENT_RATIO = 0.05
 """A stream that spent more of its time than this waiting for its client says nothing about the worker's pace."""
 
@@ -72,8 +74,11 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
     completion = usage.completion_tokens if usage is not None else None
     is_estimate = completion is None and is_stream and found.token_events > 0 and has_tokens
     prompt = usage.prompt_tokens if usage is not None else None
+    misroute = misroute_tokens = None
+    if prepared is not None and prompt is not None and len(prepared.model.pools) > 1 and request is not None:
+        misroute, misroute_tokens = judge_pool(prepared.model, prepared.demand, prompt)
     # Of what showed tokens, the prompt was computed. Nothing is known of an upload.
-    guess = None if prepared is None or not found.token_events or not has_tokens else prepared.demand.estimate.tokens or None
+    guess = None if prepared is None or not found.token_events or not has_tokens else prepared.demand.prompt_tokens or None
     cached, inferred = (None, False) if usage is None else _cached(state, exchange, found)
     before, after = _beside(exchange)
     record = RequestRecord(
@@ -117,7 +122,14 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         completion_is_estimate=is_estimate,
         prompt_is_estimate=prompt is None and guess is not None,
         token_events=found.token_events,
-        estimated_prompt_tokens=None if prepared is None else prepared.demand.estimate.tokens,
+        estimated_prompt_tokens=None if prepared is None else prepared.demand.prompt_tokens,
+        counted_prompt_tokens=None
+        if exchange.count_result is not _COUNTED or prepared is None
+        else prepared.demand.estimate.tokens,
+        count_result=exchange.count_result,
+        count_seconds=exchange.count_seconds,
+        misroute=misroute,
+        misroute_tokens=misroute_tokens,
         max_tokens=None if request is None else request.max_tokens,
         request_bytes=exchange.request_bytes,
         answer_bytes=exchange.answer_bytes,
@@ -138,6 +150,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         trace_id=exchange.head.trace_id,
         chain_id=state.chain_id(exchange.head),
         trace=None if exchange.trace is None else exchange.trace.finish(exchange.started_at, now),
+        prompt=None if prompt is None or prepared is None else prepared.demand.prompt,
     )
     state.recorder.count(record, None if is_lookup else exchange.found)
     state.sender.put(record)

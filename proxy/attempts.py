@@ -65,7 +65,7 @@ class Attempts(Progress, ABC):
             None if previous is None else self._owner_of(previous),
         )
         self.limits = decision.pool.limits
-        self._load_tokens = prepared.demand.total_tokens
+        self._load_tokens = prepared.demand.load_tokens
         self.stay = state.loads.enter(decision, prepared.demand.estimate.tokens, since)
         self._load = state.loads.begin(decision, self._load_tokens)
         if decision.worker.data_parallel_ranks > 1:

@@ -26,6 +26,7 @@ from proxy.config_errors import ConfigError, Problem, RefusedError
 from proxy.config_file import Document, kind_of, parse_document, read_text
 from proxy.config_found import FoundWorkersConfig
 from proxy.config_problems import FOUND, LISTED, problems_of
+from proxy.config_tokenizer import TokenizerConfig
 from proxy.config_values import (
     Address,
     BaseUrl,
@@ -33,11 +34,13 @@ from proxy.config_values import (
     ChainHeader,
     CollectorUrl,
     Count,
+    CountOrZero,
     HeaderName,
     HeaderValue,
     ModelName,
     Name,
     PoolName,
+    Quantile,
     Ratio,
     Seconds,
     SecondsOrZero,
@@ -276,6 +279,26 @@ class ModelConfig(Section):
             "Shape of the model: a known name, the path of a config.json (or of a folder with one), or its fields inline. "
             "Absent: known by `name`, or unknown."
         ),
+    )
+    tokenizer: TokenizerConfig | None = Field(
+        default=None,
+        description="How prompts are counted exactly when the choice of a pool depends on it; null: by the estimate alone.",
+    )
+    image_tokens: CountOrZero = Field(
+        default=1024, description="Tokens that each image of a prompt, or video, is estimated at; at most twice that."
+    )
+    audio_tokens: CountOrZero = Field(
+        default=1024, description="Tokens that each piece of audio is estimated at; at most twice that."
+    )
+    output_budget: Literal["learned", "declared"] = Field(
+        default="learned",
+        description=(
+            "Output tokens a pool is chosen for: what the client declares, or, if that is less, what answers to the same key "
+            "stay within (`learned`). Whether a request fits at all is judged by what is declared."
+        ),
+    )
+    output_quantile: Quantile = Field(
+        default=0.99, description="Share of the answers that stay within the learned output budget, 0.5 to 0.9999."
     )
     workers: Annotated[_Listed | _Found, _FORMS, BeforeValidator(list_of_workers)] = Field(
         default=(), description="Workers of a single pool named `default`, in the same forms as those of a pool."

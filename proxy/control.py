@@ -31,12 +31,14 @@ from proxy.drifting import DriftWatch
 from proxy.fleet import Fleet, open_control_cells
 from proxy.guiding import Guide
 from proxy.judging import Judge
+from proxy.learning import TokenAdviser
 from proxy.listener import bound_address, open_listener
 from proxy.model_lengths import ModelLengths
 from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
 from proxy.overlay import kept_overlay
 from proxy.probe import open_session
+from proxy.published import last_guidance
 from proxy.records import RecordReceiver
 from proxy.reload import Reloader, first_config
 from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, RECORDS_SOCKET
@@ -104,7 +106,10 @@ async def run(config: Config, text: str, options: Options) -> None:
         )
 
         lengths = ModelLengths()
-        guide = Guide([lengths, Speeds(lambda: reloader.config, options.config.parent)], options.run_dir)
+        guide = Guide(
+            [TokenAdviser(last_guidance(options.run_dir)), lengths, Speeds(lambda: reloader.config, options.config.parent)],
+            options.run_dir,
+        )
         judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
         watch = DriftWatch(judge.prefill_of)
         fleet: Fleet | None = None

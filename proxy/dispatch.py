@@ -9,11 +9,12 @@ import msgspec
 
 from proxy.endpoints import Endpoint, Endpoints, may_use
 from proxy.errors import ClientFault, ProxyError, Refusal, no_worker
+from proxy.estimating import demand_of
 from proxy.forms import Span, boundary_of, read_form, request_of
 from proxy.inference import InferenceRequest, Work, ask_for_usage, parse_other, parse_request, rename_model
 from routing.demand import Demand
-from routing.estimate import TokenEstimate, estimate_tokens
-from routing.guidance import Guidance
+from routing.estimate import TokenEstimate
+from routing.guidance import NO_GUIDANCE, Guidance
 from routing.policy import Decision, Impossible, Reason, Snapshot, choose
 from routing.pools import most_total_tokens
 from routing.topology import Key, Model
@@ -51,7 +52,14 @@ def admit(head: RequestHead, endpoint: Endpoint, state: ServingState) -> Key | N
     return key
 
 
-def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | None, header_lines: bytes = b"") -> Prepared:
+def prepare(
+    body: bytes,
+    endpoint: Endpoint,
+    endpoints: Endpoints,
+    key: Key | None,
+    header_lines: bytes = b"",
+    guidance: Guidance = NO_GUIDANCE,
+) -> Prepared:
     """Read the body and change what has to be changed in it. Raises `ProxyError` for a request that cannot be sent."""
     form: Mapping[str, Span] | None = None
     if endpoint.has_usage:
@@ -67,16 +75,11 @@ def prepare(body: bytes, endpoint: Endpoint, endpoints: Endpoints, key: Key | No
     model = endpoints.model(request.model)
     if key is not None and not may_use(key, model):
         raise Refusal(403, "model_not_allowed", "This API key may not use this model.", reason=Rejection.AUTH)
-    affinity = session = None
+    demand = demand_of(request, model, key, guidance)
     ties = endpoints.ties[model.name]
     if ties is not None and endpoint.work is Work.GENERATE:
         affinity, session = ties.find(request, header_lines)
-    demand = Demand(
-        estimate_tokens(request.text_bytes, request.token_ids, is_ascii=request.is_ascii),
-        max_tokens=request.max_tokens,
-        affinity=affinity,
-        session=session,
-    )
+        demand = msgspec.structs.replace(demand, affinity=affinity, session=session)
     if request.model is not None and request.model != model.name:
         if form is None:
             renamed = rename_model(body, request.model, model.name)

@@ -11,7 +11,7 @@ from time import monotonic as clock
 
 from proxy import answers
 from proxy.account import account, judge
-from proxy.attempts import Attempts
+from proxy.counted import CountsFirst
 from proxy.deadlines import overdue
 from proxy.dispatch import admit, prepare
 from proxy.errors import (
@@ -41,7 +41,7 @@ STALE_SECONDS = 0.25
 _MAX_HELD_BYTES = 64 * 1024  # of an answer whose head is still held
 
 
-class Exchange(Attempts):
+class Exchange(CountsFirst):
     """What happens to a request: the calls of the two connections, and how they end."""
 
     _has_retried_stale = False
@@ -73,8 +73,11 @@ class Exchange(Attempts):
                 if self.endpoint.response_id is not None:
                     self.look_up(self.endpoint.response_id, now)
                     return
-                self.prepared = prepare(body, self.endpoint, self.state.endpoints, self.key, self.head.forwarded)
-                self._attempt(now)
+                state = self.state
+                self.prepared = prepare(
+                    body, self.endpoint, state.endpoints, self.key, self.head.forwarded, state.loads.guidance
+                )
+                self._begin(self.prepared, now)
         except ProxyError as error:
             self.fail(error)
         except Exception:

@@ -44,6 +44,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     leading: msgspec.Raw = _NOTHING  # raw JSON of what its prompt begins with: messages, prompt or input
     system: msgspec.Raw = _NOTHING  # the same of a system prompt that stands beside it
     session: msgspec.Raw = _NOTHING  # of a field that names its session
+    messages: msgspec.Raw = _NOTHING  # of a conversation, or what stands for them
+    prompt: msgspec.Raw = _NOTHING  # texts, ids, or lists of them
+    others: tuple[msgspec.Raw, ...] = ()  # raw texts beside the messages: tools, instructions
+    has_tools: bool = False
 
 
 class Work(Enum):
@@ -137,8 +141,14 @@ def parse_request(body: bytes) -> InferenceRequest:
         token_ids,
         body.isascii(),
         fields.echo is True and _echoes_alone(fields, max_tokens),
-        leading=fields.messages or fields.prompt,
-        session=fields.prompt_cache_key or fields.user,
+        None,
+        fields.messages or fields.prompt,
+        _NOTHING,
+        fields.prompt_cache_key or fields.user,
+        fields.messages,
+        fields.prompt,
+        (fields.tools,) if fields.tools else (),
+        bool(fields.tools),
     )
 
 
@@ -166,6 +176,10 @@ def parse_other(body: bytes, work: Work) -> InferenceRequest:
         leading=fields.messages or fields.input or fields.prompt,
         system=fields.system or fields.instructions,
         session=fields.prompt_cache_key or fields.user,
+        messages=fields.messages or (fields.input if work is Work.GENERATE else _NOTHING),
+        prompt=fields.input if work is Work.READ else _NOTHING,
+        others=tuple(text for name in _OTHER_TEXTS[1:] if (text := getattr(fields, name))),
+        has_tools=bool(fields.tools),
     )
 
 

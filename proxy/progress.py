@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from routing.topology import Limits
-from telemetry.record import Phase
+from telemetry.record import CountResult, Phase
 
 if TYPE_CHECKING:
     from proxy.client import ClientConnection
@@ -50,6 +50,8 @@ class Progress:
     is_head_sent = False
     is_held = False  # there is an answer and its head has not gone out
     status: int | None = None
+    count_result: CountResult | None = None  # of counting the prompt exactly
+    count_seconds: float | None = None
     own_seconds = 0.0  # the gateway's own work before the request was sent
     paused_at: float | None = None
     resumed_at: float | None = None

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from routing.guidance import Guidance
+from routing.guidance import NO_GUIDANCE, Guidance
 from routing.topology import Following, Key, Limits, Model, Topology, assemble
 
 _FILE = "topology.msgpack"
@@ -44,6 +44,11 @@ def publish(run_dir: Path, topology: Topology) -> None:
 def publish_guidance(run_dir: Path, guidance: Guidance) -> None:
     """Make this what requests are routed by. Raises OSError."""
     _replace(run_dir / _GUIDANCE, msgspec.msgpack.encode(guidance))
+
+
+def last_guidance(run_dir: Path) -> Guidance:
+    """What was published last, by an earlier control process of this gateway; nothing where that cannot be read."""
+    return GuidanceReader(run_dir).read_news() or NO_GUIDANCE
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -84,6 +84,7 @@ async def drain(state: ServingState, server: asyncio.Server) -> None:
     for client in list(state.clients):
         client.close()
     state.close_connections()
+    state.counting.close()
     await state.sender.close(_SENDER_CLOSE_SECONDS)
 
 

@@ -12,6 +12,7 @@ from time import monotonic as clock
 from time import time as wall_clock
 from typing import TYPE_CHECKING
 
+from proxy.counting import CountingProcess
 from proxy.endpoints import Endpoint, Endpoints
 from proxy.load import WorkerLoads
 from proxy.lookups import Owners
@@ -85,6 +86,7 @@ class ServingState:
         reset_gauges(self._cells, layout, Writer.SERVING)
         self.loads = WorkerLoads(self._cells.values, layout, topology, run_dir, number, processes)
         self.sender = RecordSender(run_dir / RECORDS_SOCKET, on_drop=self._count_dropped)
+        self.counting = CountingProcess()
         self._news = TopologyReader(run_dir)
         self._guidance_news = GuidanceReader(run_dir)
         self._id_prefix = os.urandom(8).hex()
@@ -204,6 +206,7 @@ class ServingState:
         if guidance is not None:
             self.loads.guidance = guidance
         self.loads.look_around()
+        self.counting.look_after(self.topology, now)
 
     def _count_dropped(self, count: int) -> None:
         self._cells.values[_DROPPED] += count

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from proxy.config import Config, PoolConfig, WorkerConfig
+from proxy.config_tokenizer import TokenizerConfig
 from proxy.worker_url import parse_worker_url
-from routing.topology import Following, Key, Limits, Model, Pool, Topology, Worker, assemble
+from routing.topology import Following, Key, Limits, Model, Pool, TokenizerSource, Topology, Worker, assemble
 
 
 def build_topology(config: Config) -> Topology:
@@ -25,7 +26,18 @@ def build_topology(config: Config) -> Topology:
         for pool in settings.pools_in_force:
             pools.append(_pool(pool, len(pools), settings.name, _workers(pool.listed_workers, len(workers)), config, overall))
             workers += pools[-1].workers
-        models.append(Model(index=len(models), name=settings.name, aliases=settings.aliases, pools=tuple(pools[first_pool:])))
+        models.append(
+            Model(
+                index=len(models),
+                name=settings.name,
+                aliases=settings.aliases,
+                pools=tuple(pools[first_pool:]),
+                image_tokens=settings.image_tokens,
+                audio_tokens=settings.audio_tokens,
+                output_quantile=settings.output_quantile if settings.output_budget == "learned" else None,
+                tokenizer=None if settings.tokenizer is None else _tokenizer(settings.tokenizer),
+            )
+        )
     keys = tuple(
         Key(
             index=index,
@@ -36,6 +48,17 @@ def build_topology(config: Config) -> Topology:
         for index, key in enumerate(config.keys)
     )
     return assemble(tuple(models), keys, overall, _following(config))
+
+
+def _tokenizer(settings: TokenizerConfig) -> TokenizerSource:
+    return TokenizerSource(
+        file=settings.file,
+        tiktoken=settings.tiktoken,
+        pattern=settings.pattern,
+        is_worker=settings.from_worker,
+        timeout_seconds=settings.timeout_seconds,
+        most_bytes=settings.most_bytes,
+    )
 
 
 def _following(config: Config) -> Following:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from routing.estimate import TokenEstimate
+from routing.estimate import Prompt, TokenEstimate
 
 ASSUMED_OUTPUT_TOKENS = 1024
 """Output budget of a request that declares none, while nothing better is known."""
@@ -18,6 +18,12 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     expected_output_tokens: int | None = None  # what is learned of requests like it; None: nothing yet
     affinity: int | None = None  # hash of the leading part of the prompt, the same in every replica
     session: int | None = None  # hash of what names its session
+    prompt: Prompt | None = None  # what the estimate was made from
+    guess: int | None = None  # the first estimate of a prompt that has been counted since
+    batch_tokens: int | None = (
+        None  # likely tokens of all prompts of a batch, of which `estimate` is the longest; None: no batch
+    )
+    sequences: int = 1  # that the worker generates: prompts times n
 
     @property
     def output_tokens(self) -> int:
@@ -29,5 +35,20 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and output budget together, which is what a worker has to hold."""
+        """Prompt and output budget together, which is what a worker has to hold; of a batch, of its longest."""
         return self.estimate.tokens + self.output_tokens
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens that the worker will report, likely: of all prompts of a batch, before they were counted exactly."""
+        if self.batch_tokens is not None:
+            return self.batch_tokens
+        return self.estimate.tokens if self.guess is None else self.guess
+
+    @property
+    def load_tokens(self) -> int:
+        """What the request adds to a worker's load: all prompts, and the output budget of every sequence."""
+        if self.sequences == 1:
+            return self.estimate.tokens + self.output_tokens
+        prompts = self.estimate.tokens if self.batch_tokens is None else self.batch_tokens
+        return prompts + self.output_tokens * self.sequences

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import msgspec
 
+from routing.estimate import Coefficients
+
 
 class ModelGuidance(msgspec.Struct, frozen=True, gc=False):
     """Of one model, by its name."""
+
+    tokens: Coefficients | None = None  # what its prompts' tokens are made of; None: nothing is learned yet
+    output_tokens: dict[str, int] = {}  # learned output budget by the name of the key; "" for all others
 
 
 class Speed(msgspec.Struct, frozen=True, gc=False):

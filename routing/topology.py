@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 
 UNKNOWN_MODEL = "unknown"
 NO_POOL = "none"
+# Of cl100k_base, which most encodings since share but for a detail.
+TIKTOKEN_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,18 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerSource:
+    """Where a model's prompts are counted exactly; one of the three is given."""
+
+    file: str | None = None  # path of a tokenizer.json
+    tiktoken: str | None = None  # path of the ranks of a tiktoken encoding
+    pattern: str = TIKTOKEN_PATTERN  # by which that encoding splits texts
+    is_worker: bool = False  # by a worker's /tokenize
+    timeout_seconds: float = 0.5  # then the request goes on with its estimate
+    most_bytes: int = 4 * 1024 * 1024  # of text; what is longer is not counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """What clients ask for by name, and the pools that serve it, smallest range first."""
 
@@ -75,6 +91,15 @@ class Model:
     name: str
     aliases: tuple[str, ...]
     pools: tuple[Pool, ...]
+    image_tokens: int = 1024  # what each image of a prompt is estimated at
+    audio_tokens: int = 1024  # the same for audio
+    output_quantile: float | None = 0.99  # of the outputs seen: the output budget that is learned; None: as declared
+    tokenizer: TokenizerSource | None = None  # how prompts are counted exactly; None: they are not
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether the length of a prompt decides nothing."""
+        return len(self.pools) == 1 and self.pools[0].max_total_tokens is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from telemetry.buckets import (
 )
 from telemetry.diagnosis import CauseName
 from telemetry.prefix_drift import DriftKind, Lost
-from telemetry.record import NoToken, Outcome, Phase, Rejection
+from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, Rejection
 
 
 class Kind(Enum):
@@ -103,6 +103,8 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_reloads_total.result": ("ok", "failed"),
     "ridgeline_discovery_changes_total.source": ("file", "dns", "kubernetes"),
     "ridgeline_discovery_failures_total.source": ("file", "dns", "kubernetes"),
+    "ridgeline_exact_counts_total.result": tuple(value.value for value in CountResult),
+    "direction": tuple(value.value for value in Misroute),
     "policy": tuple(POLICIES),
     "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned"),
     "kind": ("prompt", "completion", "cached"),
@@ -305,6 +307,18 @@ CATALOG: tuple[Family, ...] = (
         "Workers that are found now by a file, DNS or Kubernetes; absent for a pool whose workers are listed.",
         writer=Writer.CONTROL,
         start=nan,
+    ),
+    _counter(
+        "misroutes_total",
+        Scope.POOL,
+        "Requests whose true prompt tokens belong into another pool than the one chosen by the estimate, by how that compares.",
+        "direction",
+    ),
+    _counter(
+        "exact_counts_total",
+        Scope.POOL,
+        "Prompts that were to be counted exactly because a choice of pool depended on it, by what came of it.",
+        "result",
     ),
     # Workers
     _counter(

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from routing.estimate import Prompt
 from routing.sketch import Beginning
 
 # Enum's own hash is a Python function, and members are looked up in dicts several times a request; as strings they hash in C.
@@ -57,6 +58,27 @@ class Rejection(StrEnum):
     FIT = "fit"
     NO_WORKER = "no_worker"
     DRAINING = "draining"
+
+
+class Misroute(StrEnum):
+    """How the pool that was chosen compares with the one that a request's true tokens would have been given."""
+
+    __hash__ = str.__hash__
+
+    TOO_SMALL = "too_small"  # the prompt was longer than estimated: the worker may have refused it
+    TOO_LARGE = "too_large"
+
+
+class CountResult(StrEnum):
+    """What came of counting a prompt exactly."""
+
+    __hash__ = str.__hash__
+
+    COUNTED = "counted"
+    TIMEOUT = "timeout"
+    BUSY = "busy"  # too many were being counted
+    TOO_LONG = "too_long"  # more bytes, or a longer run without a blank, than is counted
+    FAILED = "failed"
 
 
 class NoToken(StrEnum):
@@ -145,6 +167,11 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     prompt_is_estimate: bool = False  # no usage arrived although tokens did: `estimated_prompt_tokens` stands in for it
     token_events: int = 0  # events that carried at least one token
     estimated_prompt_tokens: int | None = None
+    counted_prompt_tokens: int | None = None  # counted exactly, because a pool depended on it; without what a template adds
+    count_result: CountResult | None = None  # what came of counting; None: it was not needed
+    count_seconds: float | None = None  # that it took
+    misroute: Misroute | None = None  # the pool that the true tokens would have been given is another than the estimate's
+    misroute_tokens: int | None = None  # then true prompt tokens - those the pool was chosen by
     max_tokens: int | None = None  # output limit declared by the client
     request_bytes: int = 0
     answer_bytes: int = 0
@@ -166,6 +193,7 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     chain_id: str | None = None  # of the call chain: a hash of the configured header, or the client's trace id
     chain_call: int | None = None  # which call of its chain this is, from 1; known in the control process only
     trace: Trace | None = None  # only for a sampled request; not part of the log line
+    prompt: Prompt | None = None  # what the estimate was made from, to learn from; not part of the log line
     prefix_hash: str | None = None  # of its system prompt, 16 hexadecimal digits; None without one worth a cache
     beginning: Beginning | None = None  # the same with what drift is found from; not part of the log line
 

@@ -12,7 +12,7 @@ from routing.topology import NO_POOL, UNKNOWN_MODEL, Topology
 from telemetry.catalog import LABELS
 from telemetry.layout import Layout, bounds, offset, slot
 from telemetry.measurements import Measurements
-from telemetry.record import NoToken, Outcome, Phase, Rejection, RequestRecord
+from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, Rejection, RequestRecord
 
 _ENDPOINTS = {name: index for index, name in enumerate(LABELS["endpoint"])}
 _OUTCOMES = {outcome: index for index, outcome in enumerate(Outcome)}
@@ -34,6 +34,8 @@ _KEY_CACHED = slot("ridgeline_key_tokens_total", kind="cached")
 _KEY_REQUESTS = offset("ridgeline_key_requests_total")
 
 _PARSE_ERRORS = offset("ridgeline_parse_errors_total")
+_MISROUTES = {direction: slot("ridgeline_misroutes_total", direction=direction) for direction in Misroute}
+_COUNTS = {result: slot("ridgeline_exact_counts_total", result=result) for result in CountResult}
 _SLOW_CLIENT = offset("ridgeline_slow_client_streams_total")
 
 _Histogram = tuple[int, tuple[float, ...]]  # first cell within its block, bounds
@@ -121,6 +123,10 @@ class Recorder:
             observe(base, _OVERHEAD, record.overhead_seconds)
         if record.stream:
             self._count_stream(base, record)
+        if record.misroute is not None:
+            cells[base + _MISROUTES[record.misroute]] += 1
+        if record.count_result is not None:
+            cells[base + _COUNTS[record.count_result]] += 1
         if found is not None and found.faults:
             cells[_PARSE_ERRORS] += found.faults
         if found is not None and found.gap_counts is not None:

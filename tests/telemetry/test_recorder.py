@@ -16,7 +16,7 @@ from telemetry.catalog import CATALOG, SHOWN, Kind, Scope, Writer
 from telemetry.exposition import Writer as TextWriter
 from telemetry.layout import Layout
 from telemetry.measurements import Measurements
-from telemetry.record import NoToken, Outcome, Phase, Rejection, RequestRecord
+from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, Rejection, RequestRecord
 from telemetry.recorder import GAP_BOUNDS, Recorder
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -350,6 +350,8 @@ def test_every_family_of_the_record_is_written(book):
         "completion_tokens": 9,
         "cached_tokens": 3,
         "estimated_prompt_tokens": 9,
+        "misroute": Misroute.TOO_SMALL,
+        "count_result": CountResult.COUNTED,
         **FIGURES,
     }
     book.count(

@@ -1,0 +1,53 @@
+"""The setting of how prompts are counted exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ConfigDict, Field, model_validator
+
+from proxy.config_errors import RefusedError
+from proxy.config_file import kind_of
+from proxy.config_values import Count, Seconds, Section, Text
+from routing.topology import TIKTOKEN_PATTERN, TokenizerSource
+
+_TOKENIZER = TokenizerSource()
+
+
+def _word_or_mapping(schema: dict[str, Any]) -> None:
+    mapping = dict(schema)
+    schema.clear()
+    schema["anyOf"] = [{"const": "from-worker", "description": "Ask a worker's `/tokenize`."}, mapping]
+
+
+class TokenizerConfig(Section):
+    """How prompts are counted exactly: `from-worker`, or a mapping with either `file` or `tiktoken`. Nothing is downloaded."""
+
+    model_config = ConfigDict(json_schema_extra=_word_or_mapping)
+
+    file: Text | None = Field(default=None, description="Path of the model's `tokenizer.json`.")
+    tiktoken: Text | None = Field(default=None, description="Path of the ranks of a tiktoken encoding, `*.tiktoken`.")
+    pattern: Text = Field(default=TIKTOKEN_PATTERN, description="Regular expression by which that encoding splits a text.")
+    from_worker: bool = Field(default=False, description="Ask a worker's `/tokenize`, which knows the chat template too.")
+    timeout_seconds: Seconds = Field(
+        default=_TOKENIZER.timeout_seconds, description="Seconds for one count; then the larger pool gets the request."
+    )
+    most_bytes: Count = Field(
+        default=_TOKENIZER.most_bytes, description="Bytes of text up to which is counted; more goes by the estimate."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        if isinstance(value, TokenizerConfig):
+            return value
+        if value == "from-worker":
+            return {"from_worker": True}
+        if not isinstance(value, Mapping):
+            raise RefusedError(f"is {kind_of(value)}", "write from-worker, or {file: PATH}, or {tiktoken: PATH}")
+        given = [name for name in ("file", "tiktoken", "from_worker") if value.get(name)]
+        if len(given) != 1:
+            which = "names " + " and ".join(given) if given else "names nothing to count with"
+            raise RefusedError(which, "write from-worker, or {file: PATH}, or {tiktoken: PATH}")
+        return value
