@@ -20,9 +20,9 @@ from roofline.deployment import Deployment
 from roofline.limits import prefill_limit
 from routing.topology import Topology
 from telemetry.buckets import ATTAINED_BOUNDS
-from telemetry.catalog import LABELS, LENGTH_CLASSES
 from telemetry.diagnosis import CauseName, Diagnosis, WorkerState, diagnose
 from telemetry.judgement import Held, Judgement, Yardstick, judge
+from telemetry.labels import LABELS, LENGTH_CLASSES
 from telemetry.layout import Layout, slot
 from telemetry.prefix_drift import PrefillSeconds
 from telemetry.record import RequestRecord

@@ -17,8 +17,9 @@ from routing.policy import ELSEWHERE, Decision, Snapshot
 from routing.ranks import choose_rank
 from routing.ring import rings_of
 from routing.topology import Topology
-from telemetry.catalog import LABELS, Scope
+from telemetry.catalog import Scope
 from telemetry.cells import Cells, map_cells
+from telemetry.labels import LABELS
 from telemetry.layout import Layout, offset, slot
 
 _IN_FLIGHT = offset("ridgeline_in_flight_requests")

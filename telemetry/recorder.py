@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from routing.topology import NO_POOL, UNKNOWN_MODEL, Topology
-from telemetry.catalog import LABELS
+from telemetry.labels import LABELS
 from telemetry.layout import Layout, bounds, offset, slot
 from telemetry.measurements import Measurements
 from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, Rejection, RequestRecord

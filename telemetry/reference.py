@@ -9,8 +9,9 @@ import sys
 from math import inf
 from pathlib import Path
 
-from telemetry.catalog import LABELS, SCOPE_LABELS, SHOWN, Family, Kind, Scope, Writer
+from telemetry.catalog import SCOPE_LABELS, SHOWN, Family, Kind, Scope, Writer
 from telemetry.exposition import bound_text
+from telemetry.labels import LABELS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "metrics.md"
 

@@ -8,7 +8,8 @@ from math import isnan
 
 import pytest
 
-from telemetry.catalog import CATALOG, LABELS, SCOPE_LABELS, SHOWN, Family, Kind, Writer
+from telemetry.catalog import CATALOG, SCOPE_LABELS, SHOWN, Family, Kind, Writer
+from telemetry.labels import LABELS
 from telemetry.record import NoToken, Outcome, Phase, Rejection
 from telemetry.reference import PAGE, page
 
