@@ -68,7 +68,7 @@ class Family:
     writer: Writer = Writer.SERVING
     start: float = 0.0  # a gauge before its first observation; NaN means unknown, which is exported as absent
     is_per_process: bool = False  # never summed over serving processes: exported with a label `process`
-    is_shown: bool = True  # False: shared between the processes only, and never exported
+    is_exposed: bool = True  # False: only the gateway's own processes read it
 
     def label_values(self, label: str) -> tuple[str, ...]:
         """Values that one of `labels` can take here, in the order of their cells. Raises KeyError for an open label."""
@@ -340,7 +340,7 @@ CATALOG: tuple[Family, ...] = (
     ),
     # What a worker has had to do, from which a request's surroundings are read; as series they would say nothing new.
     *(
-        Family(name=f"ridgeline_ledger_{name}", kind=kind, scope=Scope.WORKER, help=text, is_shown=False)
+        Family(name=f"ridgeline_ledger_{name}", kind=kind, scope=Scope.WORKER, help=text, is_exposed=False)
         for name, kind, text in (
             ("request_seconds", Kind.COUNTER, "Requests in flight, integrated over time."),
             ("prompt_token_seconds", Kind.COUNTER, "Estimated prompt tokens of the requests in flight, integrated over time."),
@@ -417,5 +417,5 @@ CATALOG: tuple[Family, ...] = (
     ),
 )
 
-SHOWN: tuple[Family, ...] = tuple(family for family in CATALOG if family.is_shown)
-"""What is exported."""
+EXPOSED: tuple[Family, ...] = tuple(family for family in CATALOG if family.is_exposed)
+"""What is exported; the other cells are for the gateway's own processes."""

@@ -12,7 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from telemetry.catalog import SHOWN, Kind
+from telemetry.catalog import EXPOSED, Kind
 from tests.integration.answers import chat_answer, chat_events, plain, stream_of, usage_of
 from tests.integration.gateway import Metrics
 from tests.integration.scene import COMPLETIONS, Scene, chat_body, running_scene
@@ -60,7 +60,7 @@ def seen_names(families: Iterable[Metric]) -> set[str]:
 
 
 WITH_A_GPU_ONLY = {"ridgeline_worker_attained_ratio"}  # unknown, and so absent, where no GPU is configured
-NAMES = {family.name for family in SHOWN} - WITH_A_GPU_ONLY
+NAMES = {family.name for family in EXPOSED} - WITH_A_GPU_ONLY
 
 
 async def test_the_text_has_the_names_of_the_catalogue(scene: Scene) -> None:
@@ -71,7 +71,7 @@ async def test_the_text_has_the_names_of_the_catalogue(scene: Scene) -> None:
     assert kind.startswith("text/plain; version=0.0.4")
     assert seen_names(families) == NAMES
     by_name = {family.name: family for family in families}
-    for entry in SHOWN:
+    for entry in EXPOSED:
         if entry.name in WITH_A_GPU_ONLY:
             continue
         name = entry.name.removesuffix("_total") if entry.kind is Kind.COUNTER else entry.name

@@ -84,7 +84,7 @@ def test_others_in_the_batch_are_expected_to_cost():
     assert crowded.floor_seconds == alone.floor_seconds
 
 
-def test_the_impossible_is_shown_as_it_is():
+def test_the_impossible_is_exposed_as_it_is():
     """A figure below its floor is not clipped: the facts are wrong."""
     held = judge(a_stream(upstream_ttft_seconds=0.001), YARDSTICK).ttft
 
