@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import time as wall_clock
 from typing import TYPE_CHECKING
 
+from proxy.ledger import Beside, beside
 from routing.topology import NO_POOL, UNKNOWN_MODEL
 from telemetry.measurements import Measurements
 from telemetry.record import NoToken, Outcome, RequestRecord
@@ -74,6 +75,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
     # Of what showed tokens, the prompt was computed. Nothing is known of an upload.
     guess = None if prepared is None or not found.token_events or not has_tokens else prepared.demand.estimate.tokens or None
     cached, inferred = (None, False) if usage is None else _cached(state, exchange, found)
+    before, after = _beside(exchange)
     record = RequestRecord(
         request_id=exchange.request_id,
         ended_unix_seconds=wall_clock(),
@@ -121,6 +123,14 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         answer_bytes=exchange.answer_bytes,
         no_token=_no_token(exchange, found) if is_stream and ttft is None else None,
         missing_end=found.missing_end,
+        is_batch=request is not None and request.choices != 1,
+        ahead_tokens=None if exchange.stay is None else int(exchange.stay.begun.pending_tokens),
+        beside_prefill_requests=None if before is None else before.requests,
+        beside_prefill_prompt_tokens=None if before is None else before.prompt_tokens,
+        joined_tokens=None if before is None else int(before.sent_tokens),
+        beside_decode_requests=None if after is None else after.requests,
+        beside_decode_prompt_tokens=None if after is None else after.prompt_tokens,
+        arrived_tokens=None if after is None else int(after.sent_tokens),
         worker_ttft_seconds=None if times is None else times.ttft_seconds,
         worker_queue_seconds=None if times is None else times.queue_seconds,
         worker_generation_seconds=None if times is None else times.generation_seconds,
@@ -150,6 +160,17 @@ def _cached(state: ServingState, exchange: Progress, found: Measurements) -> tup
         found.usage_is_final and exchange.endpoint.has_usage and prepared.request.prompts == 1 and name in state.reports_cached
     )
     return (0, True) if is_told else (None, False)
+
+
+def _beside(exchange: Progress) -> tuple[Beside | None, Beside | None]:
+    """What ran beside the request until its answer began, and from then on; for an answer in one read, the latter is all."""
+    stay = exchange.stay
+    if stay is None or stay.ended is None:
+        return None, None
+    began = stay.answer_began
+    if began is None:
+        return None, beside(stay.begun, stay.ended, stay.prompt_tokens)
+    return beside(stay.begun, began, stay.prompt_tokens), beside(began, stay.ended, stay.prompt_tokens)
 
 
 def _delivered(exchange: Progress, ttft: float) -> float | None:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from proxy.config_values import check_name
 from proxy.fleet import Fleet
+from proxy.judging import Judge
 from proxy.observer import GatewayView, observer_app
 from proxy.overlay import AddedWorker, LastWorkerError, Overlay, OverlayError
 from proxy.worker_url import parse_worker_url
@@ -31,7 +32,9 @@ class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
     name: str | None = None
 
 
-def admin_app(view: GatewayView, fleet: Fleet, address: str, chains: ChainTable | None = None) -> web.Application:
+def admin_app(
+    view: GatewayView, fleet: Fleet, address: str, chains: ChainTable | None = None, judge: Judge | None = None
+) -> web.Application:
     """The routes of the admin listener, which is bound to ``address`` (HOST:PORT)."""
     host = address.rpartition(":")[0].strip("[]")
     may_change = _is_loopback(host)
@@ -48,6 +51,18 @@ def admin_app(view: GatewayView, fleet: Fleet, address: str, chains: ChainTable 
     async def call_chains(_: web.Request) -> web.Response:
         shown = (chains or ChainTable()).view(time())
         return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+
+    async def calibrations(_: web.Request) -> web.Response:
+        shown = (judge or Judge()).calibrations.view()
+        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+
+    async def accept(request: web.Request) -> web.Response:
+        _check_change(request, may_change=may_change)
+        try:
+            (judge or Judge()).accept(request.match_info["name"])
+        except LookupError as error:
+            return _problem(404, str(error))
+        return await calibrations(request)
 
     async def add(request: web.Request) -> web.Response:
         _check_change(request, may_change=may_change)
@@ -77,6 +92,8 @@ def admin_app(view: GatewayView, fleet: Fleet, address: str, chains: ChainTable 
     app.router.add_get("/api/records", records)
     app.router.add_get("/api/chains", call_chains)
     app.router.add_get("/api/workers", workers)
+    app.router.add_get("/api/calibrations", calibrations)
+    app.router.add_post("/api/calibrations/{name}/accept", accept)
     app.router.add_post("/api/workers", add)
     app.router.add_post("/api/workers/{name}/drain", changing(Overlay.drain))
     app.router.add_post("/api/workers/{name}/resume", changing(Overlay.resume))

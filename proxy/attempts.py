@@ -65,6 +65,7 @@ class Attempts(Progress, ABC):
         )
         self.limits = decision.pool.limits
         self._load_tokens = prepared.demand.total_tokens
+        self.stay = state.loads.enter(decision, prepared.demand.estimate.tokens, since)
         self._load = state.loads.begin(decision, self._load_tokens)
         self._approach(since)
 
@@ -249,6 +250,8 @@ class Attempts(Progress, ABC):
     def _leave_worker(self, result: str) -> None:
         """The worker has no more to do with this request."""
         if self._load is not None:
+            if self.stay is not None:
+                self.state.loads.ledger.remove(self.stay, clock())
             self.state.loads.end(self._load, self._load_tokens, result)
             self._load = None
             if self.trace is not None:

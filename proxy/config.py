@@ -302,6 +302,18 @@ class ChainsConfig(Section):
     )
 
 
+class CalibrationConfig(Section):
+    """What is learned of how fast workers are. Takes effect at the start."""
+
+    path: Text | None = Field(
+        default=None,
+        description=(
+            "File that accepted references are kept in, so that a restart of the gateway does not begin anew; "
+            "null: they are not kept."
+        ),
+    )
+
+
 class Config(Section):
     """Settings of a gateway. Every text may hold `${NAME}` for an environment variable; `$${` stands for `${` itself."""
 
@@ -325,6 +337,9 @@ class Config(Section):
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on every request.")
     log: LogConfig = Field(default_factory=LogConfig, description="Where the request log goes.")
     tracing: TracingConfig = Field(default_factory=TracingConfig, description="OpenTelemetry: traces, and metrics too.")
+    calibration: CalibrationConfig = Field(
+        default_factory=CalibrationConfig, description="What requests are judged by, once workers are known."
+    )
     chains: ChainsConfig = Field(default_factory=ChainsConfig, description="How requests that belong together are known.")
 
 

@@ -19,13 +19,17 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from time import time
 
 from proxy.admin import admin_app
+from proxy.calibrating import Calibrations
 from proxy.config import Config, ConfigError
+from proxy.deployments import deployments_of
 from proxy.discovery.finder import Finder
 from proxy.discovery.found import kept_found
 from proxy.fleet import Fleet, open_control_cells
 from proxy.guiding import Guide
+from proxy.judging import Judge
 from proxy.listener import bound_address, open_listener
 from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
@@ -48,6 +52,7 @@ _DRAIN_SECONDS = 2.0
 _LOG_CLOSE_SECONDS = 2.0
 _LAG_PERIOD_SECONDS = 0.5
 _LAG_SAMPLES = 30  # the gauge is the largest of the last 15 s, so that scrapes see each stall
+_LOOK_SECONDS = 1.0
 _LOSS_PERIOD_SECONDS = 10.0
 
 
@@ -96,10 +101,19 @@ async def run(config: Config, text: str, options: Options) -> None:
         )
 
         guide = Guide([], options.run_dir)
+        judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
+        fleet: Fleet | None = None
+
+        def know(config: Config) -> None:
+            judge.know(deployments_of(config, options.config.parent))
+
+        know(config)
 
         def take(records: list[RequestRecord]) -> None:
             guide.take(records)
-            records = followers.take(records)
+            if fleet is not None:
+                judge.adopt(fleet.topology, fleet.cells.values)
+            records = judge.take(followers.take(records))
             view.recent.extend(records)
             log.write_all(records)
 
@@ -115,12 +129,14 @@ async def run(config: Config, text: str, options: Options) -> None:
         stack.push_async_callback(fleet.close)
         addresses = [bound_address(listener) for listener in listeners]
         for app, listener in zip(
-            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains)), listeners, strict=True
+            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains, judge)), listeners, strict=True
         ):
             site = Site(app)
             stack.push_async_callback(site.stop)
             await site.start(listener)
-        reloader = Reloader(options.config, os.environ, config, fleet, text=text, run_dir=options.run_dir, finder=finder)
+        reloader = Reloader(
+            options.config, os.environ, config, fleet, text=text, run_dir=options.run_dir, finder=finder, on_config=know
+        )
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.asked.set)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # the supervisor starts us with it held back
         tasks = [
@@ -130,6 +146,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(followers.run(fleet, view)),
             asyncio.create_task(guide.run(fleet)),
             asyncio.create_task(finder.run(fleet, view)),
+            asyncio.create_task(_look_around(judge, fleet)),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")
@@ -184,6 +201,13 @@ async def _watch_lag(fleet: Fleet, file: Path) -> None:
         fleet.cells.values[cell] = max(lags)
         with suppress(OSError):
             os.utime(file)
+
+
+async def _look_around(judge: Judge, fleet: Fleet) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        judge.adopt(fleet.topology, fleet.cells.values)
+        judge.look(time())
 
 
 async def _watch_losses(log: JsonLog) -> None:

@@ -105,6 +105,8 @@ class Exchange(Attempts):
 
     def _note_first_body(self, now: float) -> None:
         self.first_body_at = now
+        if self.stay is not None:
+            self.state.loads.ledger.note_answer(self.stay, now)
         self.phase = Phase.ANSWER
 
     def _take_answer_head(self, data: bytes, now: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from proxy.ledger import Ledger, Stay
 from proxy.rundir import CONTROL_CELLS, serving_cells
 from routing.guidance import NO_GUIDANCE
 from routing.policy import Decision, Snapshot
@@ -70,6 +71,7 @@ class WorkerLoads:
         "_turn",
         "_values",
         "guidance",
+        "ledger",
     )
 
     def __init__(
@@ -96,6 +98,7 @@ class WorkerLoads:
         self._pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._requests: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT)
+        self.ledger = Ledger([values])
         self._is_up: Sequence[float] = [1.0] * len(topology.workers)
         self._control: Cells | None = None
         self._peers: dict[int, Cells | None] = {peer: None for peer in range(self._processes) if peer != self._number}
@@ -121,6 +124,11 @@ class WorkerLoads:
         values[base + _IN_FLIGHT_TOKENS] += tokens
         values[self._pool_bases[pool.model, pool.name] + _ROUTES[decision.policy, decision.reason]] += 1
         return block
+
+    def enter(self, decision: Decision, prompt_tokens: int, now: float) -> Stay:
+        """Enter a request into its worker's ledger; call it just before `begin`, and `ledger.remove` just before `end`."""
+        pool = decision.pool
+        return self.ledger.add(self._blocks[pool.model, pool.name, decision.worker.name], prompt_tokens, now)
 
     def end(self, block: Block, tokens: int, result: str) -> None:
         """The worker has no more to do with it; ``result`` is the attempt's label. A removed worker has no figures."""
@@ -149,6 +157,7 @@ class WorkerLoads:
                 if found is not None:
                     self._peers[peer] = found
                     self._tokens = _with(self._tokens, self._by_worker(found.values, _IN_FLIGHT_TOKENS))
+                    self.ledger = Ledger([*self.ledger.arrays, found.values])
                     self._requests = _with(self._requests, self._by_worker(found.values, _IN_FLIGHT))
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from proxy.dispatch import Prepared
     from proxy.endpoints import Endpoint
     from proxy.framing import AnswerHead
+    from proxy.ledger import Stay
     from proxy.relay import Relay
     from proxy.request_head import RequestHead
     from proxy.state import ServingState
@@ -35,6 +36,7 @@ class Progress:
     decision: Decision | None = None
     attempts = 0
     connection: WorkerConnection | None = None
+    stay: Stay | None = None  # at the worker of the decision; of one that was left it is kept for the record
     connect_seconds = 0.0
     sent_at: float | None = None
     asks_usage = False  # on the gateway's own account, in what was sent last

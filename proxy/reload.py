@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +27,7 @@ LOOK_SECONDS = 1.0
 _KEPT = "config.kept"
 _OK = slot("ridgeline_reloads_total", result="ok")
 _FAILED = slot("ridgeline_reloads_total", result="failed")
-_AT_START_ONLY = ("listen", "observe_listen", "admin_listen", "log", "tracing", "chains")
+_AT_START_ONLY = ("listen", "observe_listen", "admin_listen", "log", "tracing", "chains", "calibration")
 
 
 def first_config(path: Path, environ: Mapping[str, str], run_dir: Path) -> tuple[Config, str]:
@@ -55,7 +55,8 @@ def keep_config(run_dir: Path, text: str) -> None:
 class Reloader:
     """One per control process. `run` looks at the file until cancelled; `asked` makes it read the file at once.
 
-    ``text`` is what ``config`` was read from, when the file may have changed since; good texts are kept in ``run_dir``.
+    ``text`` is what ``config`` was read from, when the file may have changed since; good texts are kept in ``run_dir``, and
+    ``on_config`` is called with each configuration that has come into force.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Reloader:
         text: str | None = None,
         run_dir: Path | None = None,
         finder: Finder | None = None,
+        on_config: Callable[[Config], None] | None = None,
     ) -> None:
         self._finder = finder
         self.asked = asyncio.Event()
@@ -76,6 +78,7 @@ class Reloader:
         self._at_start = self._told = config
         self._fleet = fleet
         self._run_dir = run_dir
+        self._on_config = on_config
         self._seen = self._fingerprint() if text is None else sha256(text.encode()).digest()
 
     def __repr__(self) -> str:
@@ -115,6 +118,8 @@ class Reloader:
             _log.error("the configuration was not reloaded, the old one stays in force: %s", error.strerror)
         else:
             self._tell(config)
+            if self._on_config is not None:
+                self._on_config(config)
             self._fleet.cells.values[_OK] += 1
             return True
         self._fleet.cells.values[_FAILED] += 1

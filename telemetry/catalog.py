@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from math import nan
+from math import inf, nan
 
 from routing.policy import POLICIES, PoolReason, Reason
+from telemetry.diagnosis import CauseName
 from telemetry.record import NoToken, Outcome, Phase, Rejection
 
 
@@ -56,6 +57,7 @@ class Family:
     writer: Writer = Writer.SERVING
     start: float = 0.0  # a gauge before its first observation; NaN means unknown, which is exported as absent
     is_per_process: bool = False  # never summed over serving processes: exported with a label `process`
+    is_shown: bool = True  # False: shared between the processes only, and never exported
 
     def label_values(self, label: str) -> tuple[str, ...]:
         """Values that one of `labels` can take here, in the order of their cells. Raises KeyError for an open label."""
@@ -70,6 +72,9 @@ SCOPE_LABELS: dict[Scope, tuple[str, ...]] = {
     Scope.WORKER: ("model", "pool", "worker"),
     Scope.KEY: ("key",),
 }
+LENGTH_CLASSES: dict[str, float] = {"upto_4k": 4096, "upto_32k": 32768, "over_32k": inf}
+"""Prompt tokens of a request, upper bounds inclusive: what is attained depends on them before anything else."""
+
 _TIMED = ("chat", "completions", "responses", "messages", "embeddings")  # each costs a histogram per pool
 
 # A key is a label's name, or `family.label` where a family has a set of its own under that name.
@@ -87,6 +92,11 @@ LABELS: dict[str, tuple[str, ...]] = {
     "policy": tuple(POLICIES),
     "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned"),
     "kind": ("prompt", "completion", "cached"),
+    "length": tuple(LENGTH_CLASSES),
+    "figure": ("ttft", "tpot", "e2e"),
+    "ridgeline_floor_beaten_total.figure": ("ttft", "tpot"),
+    "ridgeline_worker_attained_ratio.figure": ("ttft", "tpot"),
+    "cause": tuple(value.value for value in CauseName),
 }
 
 # Ratio of 1.25 and less from 4 to 200 ms, so that a P99 of 1.5 times the median can be seen.
@@ -104,16 +114,17 @@ FIRST_TOKEN_BOUNDS = (
     *(60.0, 120.0, 300.0, 600.0, 900.0),
 )
 E2E_BOUNDS = (
-    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
+    *(0.01, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0),
 )
 WAIT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 900.0)
 OVERHEAD_BOUNDS = (*(0.00005, 0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005), *(0.01, 0.025, 0.1, 0.5, 1.0))
 LENGTH_BOUNDS = tuple(float(2**power) for power in range(4, 21))  # 16 .. 1,048,576
 STALL_BOUNDS = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0)
 ESTIMATE_BOUNDS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
-WORKER_FIRST_TOKEN_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 900.0)  # with +Inf: 10 buckets
-WORKER_TPOT_BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 1.0, 900.0)
+ATTAINED_BOUNDS = (0.1, 0.3, 0.5, 0.65, 0.8, 0.95, 1.1, 1.5)
+WORKER_FIRST_TOKEN_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)  # few: each costs a series per worker
+WORKER_TPOT_BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 1.0)
 
 
 def _counter(name: str, scope: Scope, text: str, *labels: str, writer: Writer = Writer.SERVING) -> Family:
@@ -121,21 +132,32 @@ def _counter(name: str, scope: Scope, text: str, *labels: str, writer: Writer = 
 
 
 def _gauge(
-    name: str, scope: Scope, text: str, *, writer: Writer = Writer.SERVING, start: float = 0.0, is_per_process: bool = False
+    name: str,
+    scope: Scope,
+    text: str,
+    *labels: str,
+    writer: Writer = Writer.SERVING,
+    start: float = 0.0,
+    is_per_process: bool = False,
 ) -> Family:
     return Family(
         name=f"ridgeline_{name}",
         kind=Kind.GAUGE,
         scope=scope,
         help=text,
+        labels=labels,
         writer=writer,
         start=start,
         is_per_process=is_per_process,
     )
 
 
-def _histogram(name: str, scope: Scope, bounds: tuple[float, ...], text: str, *labels: str) -> Family:
-    return Family(name=f"ridgeline_{name}", kind=Kind.HISTOGRAM, scope=scope, help=text, labels=labels, bounds=bounds)
+def _histogram(
+    name: str, scope: Scope, bounds: tuple[float, ...], text: str, *labels: str, writer: Writer = Writer.SERVING
+) -> Family:
+    return Family(
+        name=f"ridgeline_{name}", kind=Kind.HISTOGRAM, scope=scope, help=text, labels=labels, bounds=bounds, writer=writer
+    )
 
 
 CATALOG: tuple[Family, ...] = (
@@ -243,7 +265,54 @@ CATALOG: tuple[Family, ...] = (
         writer=Writer.CONTROL,
         start=nan,
     ),
+    # Against the limits
+    _histogram(
+        "ttft_attained_ratio",
+        Scope.POOL,
+        ATTAINED_BOUNDS,
+        "Expected TTFT over measured, of what the worker took, by prompt length; only requests whose cached tokens are known.",
+        "length",
+        writer=Writer.CONTROL,
+    ),
+    _histogram(
+        "tpot_attained_ratio",
+        Scope.POOL,
+        ATTAINED_BOUNDS,
+        "Expected TPOT over measured, by prompt length.",
+        "length",
+        writer=Writer.CONTROL,
+    ),
+    _histogram(
+        "e2e_attained_ratio",
+        Scope.POOL,
+        ATTAINED_BOUNDS,
+        "Expected time of a whole plain answer over measured, of what the worker took; only where cached tokens are known.",
+        writer=Writer.CONTROL,
+    ),
+    _counter(
+        "deviations_total",
+        Scope.POOL,
+        "Figures of requests that are far from what was expected, by the cause that explains most of it.",
+        "figure",
+        "cause",
+        writer=Writer.CONTROL,
+    ),
     # Workers
+    _counter(
+        "floor_beaten_total",
+        Scope.WORKER,
+        "Figures below their physical floor: model, GPU, number format or cached tokens are not what is believed.",
+        "figure",
+        writer=Writer.CONTROL,
+    ),
+    _gauge(
+        "worker_attained_ratio",
+        Scope.WORKER,
+        "Expected over measured, median of the worker's recent requests.",
+        "figure",
+        writer=Writer.CONTROL,
+        start=nan,
+    ),
     _histogram(
         "worker_ttft_seconds",
         Scope.WORKER,
@@ -278,6 +347,22 @@ CATALOG: tuple[Family, ...] = (
         "Share of the KV cache in use, 0 to 1, as the worker says; the largest of its engines.",
         writer=Writer.CONTROL,
         start=nan,
+    ),
+    # What a worker has had to do, from which a request's surroundings are read; as series they would say nothing new.
+    *(
+        Family(name=f"ridgeline_ledger_{name}", kind=kind, scope=Scope.WORKER, help=text, is_shown=False)
+        for name, kind, text in (
+            ("request_seconds", Kind.COUNTER, "Requests in flight, integrated over time."),
+            ("prompt_token_seconds", Kind.COUNTER, "Estimated prompt tokens of the requests in flight, integrated over time."),
+            ("sent_prompt_tokens", Kind.COUNTER, "Estimated prompt tokens sent."),
+            ("prompt_tokens", Kind.GAUGE, "Estimated prompt tokens of the requests in flight."),
+            ("pending_prompt_tokens", Kind.GAUGE, "The same of those whose answer has not begun."),
+            (
+                "until_seconds",
+                Kind.GAUGE,
+                "The instant up to which the integrals are counted, by the machine's monotonic clock.",
+            ),
+        )
     ),
     # Keys
     _counter("key_tokens_total", Scope.KEY, "Tokens by API key; cached ones are among the prompt tokens.", "kind"),
@@ -341,3 +426,6 @@ CATALOG: tuple[Family, ...] = (
         writer=Writer.EXPOSITION,
     ),
 )
+
+SHOWN: tuple[Family, ...] = tuple(family for family in CATALOG if family.is_shown)
+"""What is exported."""
