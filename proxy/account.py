@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from proxy.estimating import judge_pool
 from proxy.ledger import Beside, beside
+from routing.sketch import Beginning
+from routing.system_prompt import LEAST_BYTES, MOST_BYTES
 from routing.topology import NO_POOL, UNKNOWN_MODEL
 from telemetry.measurements import Measurements
 from telemetry.record import CountResult, NoToken, Outcome, RequestRecord
 
 if TYPE_CHECKING:
     from proxy.framing import AnswerHead
+    from proxy.inference import InferenceRequest
     from proxy.progress import Progress
     from proxy.state import ServingState
 
@@ -81,6 +84,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
     guess = None if prepared is None or not found.token_events or not has_tokens else prepared.demand.prompt_tokens or None
     cached, inferred = (None, False) if usage is None else _cached(state, exchange, found)
     before, after = _beside(exchange)
+    beginning = None if request is None or is_lookup or not has_tokens else _beginning(state, request, now)
     record = RequestRecord(
         request_id=exchange.request_id,
         ended_unix_seconds=wall_clock(),
@@ -149,6 +153,8 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         worker_itl_seconds=None if times is None else times.itl_seconds,
         trace_id=exchange.head.trace_id,
         chain_id=state.chain_id(exchange.head),
+        prefix_hash=None if beginning is None else f"{beginning.family:016x}",
+        beginning=beginning,
         trace=None if exchange.trace is None else exchange.trace.finish(exchange.started_at, now),
         prompt=None if prompt is None or prepared is None else prepared.demand.prompt,
     )
@@ -184,6 +190,16 @@ def _beside(exchange: Progress) -> tuple[Beside | None, Beside | None]:
     if began is None:
         return None, beside(stay.begun, stay.ended, stay.prompt_tokens)
     return beside(stay.begun, began, stay.prompt_tokens), beside(began, stay.ended, stay.prompt_tokens)
+
+
+def _beginning(state: ServingState, request: InferenceRequest, now: float) -> Beginning | None:
+    """How its prompt begins, for control to see whether it has changed; once the answer is out, so that nobody waits for it."""
+    leading, system = request.messages, request.system
+    if not leading or len(leading) < LEAST_BYTES > len(system):
+        return None
+    head = memoryview(leading)[:MOST_BYTES].tobytes()
+    beside = memoryview(system)[:MOST_BYTES].tobytes() if system else b""
+    return state.beginnings.find(head, beside, now, is_salted=request.is_salted)
 
 
 def _delivered(exchange: Progress, ttft: float) -> float | None:

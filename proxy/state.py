@@ -12,6 +12,7 @@ from time import monotonic as clock
 from time import time as wall_clock
 from typing import TYPE_CHECKING
 
+from proxy.beginnings import Beginnings
 from proxy.counting import CountingProcess
 from proxy.endpoints import Endpoint, Endpoints
 from proxy.load import WorkerLoads
@@ -78,6 +79,7 @@ class ServingState:
         self.owners = Owners()
         self.usage_refusals = UsageRefusals()
         self.fingerprints: dict[str, str] = {}  # what workers put on the last event of a stream, by their URL
+        self.beginnings = Beginnings()
         self.reports_cached: set[str] = set()  # names of workers that have said how much they had cached
         self._cells_path = serving_cells(run_dir, number)
         self._connections: dict[tuple[str, str], WorkerConnections] = {}

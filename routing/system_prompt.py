@@ -9,7 +9,7 @@ import msgspec
 LEAST_BYTES = 256
 """Shorter ones are worth no cache, and are not looked for."""
 
-MOST_BYTES = 256 * 1024
+MOST_BYTES = 64 * 1024
 """Longer ones are not looked at."""
 
 _ROLE = rb'"role"\s*+:\s*+"(?:system|developer)"'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -117,3 +118,42 @@ async def test_calibrations_can_be_seen(scene):
     ):
         assert answer.status == 404
         assert "nobody" in (await answer.json())["error"]
+
+
+async def ask_with(gateway: Gateway, system: str, count: int, **fields: object) -> None:
+    """Short questions under one system prompt, one after another."""
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        for number in range(count):
+            messages = [{"role": "system", "content": system}, {"role": "user", "content": f"Question {number}?"}]
+            body = {"model": MODEL, "max_tokens": 2, "messages": messages, **fields}
+            async with session.post(gateway.base_url + "/v1/chat/completions", json=body) as answer:
+                assert answer.status == 200
+                await answer.read()
+
+
+async def test_a_system_prompt_that_changes_is_found(scene):
+    """A blank at its end, then a clock at its start: each told within ten requests, with place and cost; salt is no drift."""
+    gateway, _ = scene
+    quiet = await gateway.metrics_when(lambda page: page.total("ridgeline_in_flight_requests") == 0)
+    before = int(quiet.total("ridgeline_requests_total", endpoint="chat"))
+    system = " ".join(f"Rule {number}: be kind to customer {number * 7}." for number in range(180))
+    await ask_with(gateway, system, 30)
+    await ask_with(gateway, system, 3, cache_salt="mine")
+    await ask_with(gateway, system + " ", 10)
+    for number in range(10):
+        await ask_with(gateway, f"It is 12:{number:02d}. {system}", 1)
+
+    records = (await gateway.records(before + 53))[before + 30 :]
+    assert [one["cache_lost"] for one in records[:3]] == ["salted"] * 3
+    assert all(one["expected_cached_tokens"] for one in records[:3])
+    assert len({one["prefix_hash"] for one in records}) == 1 + 1 + 10
+    await gateway.metrics_when(lambda page: page.total("ridgeline_prefix_drift_total") == 2)
+    _, text = await gateway.get(gateway.admin_url + "/api/drifts")
+    end, start = sorted(json.loads(text), key=lambda drift: -drift["position_bytes"])
+    assert abs(end["position_bytes"] - len(system)) <= 64
+    assert (end["kind"], end["change_bytes"], end["requests"], end["texts"]) == ("inserted", 1, 10, 1)
+    assert (start["kind"], start["position_bytes"], start["texts"]) == ("inserted", 0, 10)
+    prompt = records[-1]["prompt_tokens"]
+    assert 0.8 * 10 * (prompt - 40) < start["missed_tokens"] <= 10 * prompt
+    assert start["missed_seconds"] > end["missed_seconds"]
+    assert "has changed: inserted near byte" in gateway.stderr
