@@ -28,7 +28,7 @@ class Attempts(Progress, ABC):
 
     _connect_at: float | None = None
     _task: asyncio.Task[None] | None = None  # makes a connection
-    _tried: tuple[str, ...] = ()  # workers that could not be reached
+    _tried: tuple[str, ...] = ()  # workers that have failed the request before the client had anything of an answer's body
     _load: Block | None = None  # the worker's figures that this request adds to, while it does
     _load_tokens = 0  # what it adds
     _owners: list[Decision] | None = None  # of a lookup: who may have the answer and has not been asked
@@ -47,8 +47,12 @@ class Attempts(Progress, ABC):
     def fail_unexpectedly(self) -> None:
         """End the request because of the exception that is being handled."""
 
+    @abstractmethod
+    def connect_failed(self, result: str) -> None:
+        """No connection could be made; ``result`` is the attempt's label."""
+
     def _attempt(self, since: float) -> None:
-        """Choose a worker and send, on a kept connection at once or when a new one is there."""
+        """Choose the first worker and send, on a kept connection at once or when a new one is there."""
         if self._owners is not None:
             self._ask_owner(since)
             return
@@ -56,16 +60,17 @@ class Attempts(Progress, ABC):
         assert prepared is not None
         state = self.state
         previous = prepared.request.previous_id
-        self.decision = decision = decide(
-            prepared,
-            state.endpoints,
-            state.loads.snapshot(is_retry=bool(self._tried)),
-            self._tried,
-            None if previous is None else self._owner_of(previous),
-        )
+        state.retry_budget.requests += 1
+        owner = None if previous is None else self._owner_of(previous)
+        self._go(decide(prepared, state.endpoints, state.loads.snapshot(), (), owner), since)
+
+    def _go(self, decision: Decision, since: float) -> None:
+        """Send to the worker of this decision, which has more to do from now on."""
+        assert self.prepared is not None
+        self.decision = decision
         self.limits = decision.pool.limits
-        self._load_tokens = prepared.demand.total_tokens
-        self._load = state.loads.begin(decision, self._load_tokens)
+        self._load_tokens = self.prepared.demand.total_tokens
+        self._load = self.state.loads.begin(decision, self._load_tokens)
         self._approach(since)
 
     def _approach(self, since: float) -> None:
@@ -191,20 +196,6 @@ class Attempts(Progress, ABC):
             return
         try:
             self._send(connection, now)
-        except Exception:
-            self.fail_unexpectedly()
-
-    def connect_failed(self, result: str) -> None:
-        """No connection could be made (``result`` is the attempt's label): another worker may get the request."""
-        now = self._end_of_connecting()
-        if self.ended or self.decision is None:
-            return
-        self._leave_worker(result)
-        self._tried = (*self._tried, self.decision.worker.name)
-        try:
-            self._attempt(now)
-        except ProxyError as error:
-            self.fail(error)
         except Exception:
             self.fail_unexpectedly()
 

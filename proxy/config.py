@@ -34,6 +34,7 @@ from proxy.config_values import (
     HeaderValue,
     ModelName,
     Name,
+    NumberOrZero,
     PoolName,
     Ratio,
     Seconds,
@@ -46,11 +47,13 @@ from proxy.config_values import (
     text_or_mapping,
 )
 from proxy.worker_url import parse_worker_url
-from routing.topology import Limits
+from routing.topology import HealthRules, Limits, Retries
 
 __all__ = ["Config", "ConfigError", "Problem", "load_config", "parse_config", "read_config", "warnings_of"]
 
 _DEFAULT = Limits()
+_RETRIES = Retries()
+_HEALTH = HealthRules()
 
 
 class _Section(BaseModel):
@@ -287,6 +290,68 @@ class ChainsConfig(_Section):
     )
 
 
+class RetriesConfig(_Section):
+    """When a request is sent to another worker because one failed before any byte of its answer was passed on."""
+
+    max_attempts: Count = Field(
+        default=_RETRIES.max_attempts,
+        description="Workers that are asked for one request, at most, one after another; 1: nothing is tried again.",
+    )
+    budget_ratio: Ratio = Field(
+        default=_RETRIES.budget_ratio,
+        description="Share of the requests of the last ten seconds that may be sent once more, 0 to 1; over all requests.",
+    )
+    budget_per_second: NumberOrZero = Field(
+        default=_RETRIES.budget_per_second,
+        description="Retries a second that every serving process may make beyond that share, so that few requests may too.",
+    )
+    backoff_seconds: SecondsOrZero = Field(
+        default=_RETRIES.backoff_seconds,
+        description=(
+            "Seconds, at most, until another worker is asked when two have said that they are busy; drawn from 0 on, and "
+            "doubled for each one more. The first other worker is asked at once."
+        ),
+    )
+
+
+class HealthConfig(_Section):
+    """When a worker gets no new requests because of how it did with earlier ones. Health checks go on beside this."""
+
+    failures_in_row: Count = Field(
+        default=_HEALTH.failures_in_row,
+        description="Requests that a worker has to fail one after another. A connection that is not made is enough alone.",
+    )
+    failure_ratio: Ratio = Field(
+        default=_HEALTH.failure_ratio,
+        description="Share of the requests of the last half minute that a worker has to fail, 0 to 1.",
+    )
+    failure_ratio_requests: Count = Field(
+        default=_HEALTH.failure_ratio_requests, description="Requests in that time below which the share says nothing."
+    )
+    silence_seconds: Seconds = Field(
+        default=_HEALTH.silence_seconds,
+        description=(
+            "Seconds in which no running request of a worker has sent anything, where each of them should have; long prompts "
+            "and answers in one piece are given the time that they take."
+        ),
+    )
+    ejection_seconds: Seconds = Field(
+        default=_HEALTH.ejection_seconds,
+        description="Seconds until a worker that was left out gets one request as a trial; doubled each time it fails again.",
+    )
+    max_ejection_seconds: Seconds = Field(
+        default=_HEALTH.max_ejection_seconds, description="Bound of that doubling, in seconds."
+    )
+    max_ejected_ratio: Ratio = Field(
+        default=_HEALTH.max_ejected_ratio,
+        description="Share of a pool's workers that may be left out at once, 0 to 1; with 0 none ever is.",
+    )
+    slow_start_seconds: SecondsOrZero = Field(
+        default=_HEALTH.slow_start_seconds,
+        description="Seconds until a worker that came back gets its whole share of requests again; 0: at once.",
+    )
+
+
 class Config(_Section):
     """Settings of a gateway. Every text may hold `${NAME}` for an environment variable; `$${` stands for `${` itself."""
 
@@ -308,6 +373,8 @@ class Config(_Section):
         default=(), description="API keys of clients; none: everyone who reaches `listen` may use every model."
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on every request.")
+    retries: RetriesConfig = Field(default_factory=RetriesConfig, description="Sending a request to another worker.")
+    health: HealthConfig = Field(default_factory=HealthConfig, description="Leaving out workers that fail.")
     log: LogConfig = Field(default_factory=LogConfig, description="Where the request log goes.")
     tracing: TracingConfig = Field(default_factory=TracingConfig, description="OpenTelemetry: traces, and metrics too.")
     chains: ChainsConfig = Field(default_factory=ChainsConfig, description="How requests that belong together are known.")

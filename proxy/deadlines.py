@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     from proxy.progress import Progress
 
 
+FIRST_BYTE = "first_byte_timeout"
+"""The reason of a request whose worker has not begun to answer: another one may be asked."""
+_OF_WORKERS = frozenset({FIRST_BYTE, "worker_stalled"})
+_OF_NOBODY = frozenset({"total_timeout", "write_timeout"})
+
+
+def result_of_limit(error: ProxyError) -> str:
+    """The label of an attempt that a worker's fault has ended; a limit that is not about the worker says nothing of it."""
+    return "silent" if error.reason in _OF_WORKERS else "abandoned" if error.reason in _OF_NOBODY else "broken"
+
+
 def overdue(exchange: Progress, now: float) -> ProxyError | None:
     """The error that a request ends with because of the time, or None. Looked at about twice a second."""
     limits = exchange.limits
@@ -29,7 +40,7 @@ def overdue(exchange: Progress, now: float) -> ProxyError | None:
         return None
     if exchange.first_body_at is None:
         if now - exchange.sent_at > limits.first_byte_seconds:
-            return _timeout("first_byte_timeout", "The worker did not begin to answer in time.")
+            return _timeout(FIRST_BYTE, "The worker did not begin to answer in time.")
         return None
     if exchange.phase is Phase.ANSWER and now - _last_sign_at(exchange) > limits.token_gap_seconds:
         return _timeout("worker_stalled", "The worker fell silent in the middle of its answer.", Outcome.STALLED)

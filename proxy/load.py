@@ -12,13 +12,14 @@ from pathlib import Path
 from proxy.rundir import CONTROL_CELLS, serving_cells
 from routing.guidance import NO_GUIDANCE
 from routing.policy import Decision, Snapshot
-from routing.topology import Topology
+from routing.topology import Pool, Topology
 from telemetry.catalog import LABELS, Scope
 from telemetry.cells import Cells, map_cells
 from telemetry.layout import Layout, offset, slot
 
 _IN_FLIGHT = offset("ridgeline_in_flight_requests")
 _IN_FLIGHT_TOKENS = offset("ridgeline_in_flight_tokens")
+_RETRIES_REFUSED = offset("ridgeline_retries_refused_total")
 _ATTEMPTS = {result: slot("ridgeline_attempts_total", result=result) for result in LABELS["result"]}
 _ROUTES = {
     (policy, reason): slot("ridgeline_routes_total", policy=policy, reason=reason)
@@ -136,6 +137,12 @@ class WorkerLoads:
         """An attempt that came to nothing, while the request stays with its worker."""
         if block.is_live:
             self._values[block.base + _ATTEMPTS[result]] += 1
+
+    def count_refused_retry(self, pool: Pool) -> None:
+        """A request of this pool is not tried again: too many are."""
+        base = self._pool_bases.get((pool.model, pool.name))
+        if base is not None:
+            self._values[base + _RETRIES_REFUSED] += 1
 
     def look_around(self) -> None:
         """Map arrays of processes that have appeared since. Cheap when there is nothing to find."""

@@ -93,7 +93,14 @@ class Overlay:
                 first_worker += len(workers)
                 pools.append(replace(pool, workers=workers))
             models.append(replace(model, pools=tuple(pools)))
-        return assemble(tuple(models), configured.keys, configured.limits, configured.following)
+        return assemble(
+            tuple(models),
+            configured.keys,
+            configured.limits,
+            configured.following,
+            retries=configured.retries,
+            health=configured.health,
+        )
 
     def _workers(self, pool: Pool, first: int, names: set[str]) -> tuple[Worker, ...]:
         kept = [worker for worker in pool.workers if worker.name not in self.removed]

@@ -22,6 +22,7 @@ from proxy.tracing import Tracer, hash_of, header_pattern
 from proxy.upstream import WorkerConnections
 from proxy.usage_refusals import UsageRefusals
 from routing.policy import Decision
+from routing.retry_budget import RetryBudget
 from routing.topology import Key, Topology, Worker
 from telemetry.catalog import Writer
 from telemetry.cells import create_cells, reset_gauges
@@ -76,6 +77,7 @@ class ServingState:
         self.exchanges: set[Exchange] = set()
         self.owners = Owners()
         self.usage_refusals = UsageRefusals()
+        self.retry_budget = RetryBudget(topology.retries.budget_ratio, topology.retries.budget_per_second, clock())
         self.fingerprints: dict[str, str] = {}  # what workers put on the last event of a stream, by their URL
         self.reports_cached: set[str] = set()  # names of workers that have said how much they had cached
         self._cells_path = serving_cells(run_dir, number)
@@ -106,6 +108,8 @@ class ServingState:
 
     def _wire(self, topology: Topology) -> None:
         self.topology = topology
+        self.retry_budget.ratio = topology.retries.budget_ratio
+        self.retry_budget.floor_per_second = topology.retries.budget_per_second
         self.keys = {key.sha256: key for key in topology.keys}
         self.endpoints = Endpoints(topology, int(wall_clock()))
         self.recorder = Recorder(self._cells.values, self._layout, topology)

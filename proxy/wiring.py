@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from proxy.config import Config, PoolConfig, WorkerConfig
 from proxy.worker_url import parse_worker_url
-from routing.topology import Following, Key, Limits, Model, Pool, Topology, Worker, assemble
+from routing.topology import Following, HealthRules, Key, Limits, Model, Pool, Retries, Topology, Worker, assemble
 
 
 def build_topology(config: Config) -> Topology:
@@ -35,7 +35,14 @@ def build_topology(config: Config) -> Topology:
         )
         for index, key in enumerate(config.keys)
     )
-    return assemble(tuple(models), keys, overall, _following(config))
+    return assemble(
+        tuple(models),
+        keys,
+        overall,
+        _following(config),
+        retries=Retries(**config.retries.model_dump()),
+        health=HealthRules(**config.health.model_dump()),
+    )
 
 
 def _following(config: Config) -> Following:

@@ -83,7 +83,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_routes_total.reason": tuple(value.value for value in (*PoolReason, *Reason)),
     "ridgeline_reloads_total.result": ("ok", "failed"),
     "policy": tuple(POLICIES),
-    "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned"),
+    "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned", "failed", "busy", "silent"),
     "kind": ("prompt", "completion", "cached"),
 }
 
@@ -234,6 +234,11 @@ CATALOG: tuple[Family, ...] = (
     ),
     _counter("cache_unknown_requests_total", Scope.POOL, "Requests whose worker did not say how many tokens were cached."),
     _counter("routes_total", Scope.POOL, "Choices of a worker, by policy and by what decided.", "policy", "reason"),
+    _counter(
+        "retries_refused_total",
+        Scope.POOL,
+        "Requests that no further worker was asked for because the retry budget was spent.",
+    ),
     # Workers
     _histogram(
         "worker_ttft_seconds",
