@@ -64,6 +64,11 @@ class Answering(Failover):
     def _note_first_body(self, now: float) -> None:
         self.first_body_at = now
         self.phase = Phase.ANSWER
+        health = self.state.loads.health
+        if health.ejected and self.decision is not None and self.answer is not None and self.answer.status < 300:
+            relay = self.relay
+            if relay is None or not relay.meter.found.is_error:
+                health.succeeded(self.decision.worker.name, now)
 
     def _take_answer_head(self, data: bytes, now: float) -> None:
         try:
@@ -111,8 +116,7 @@ class Answering(Failover):
             verdict = self.verdict_of(answer, Framing.LENGTH, body)
             if self.fail_over(self.result_of(answer), can_keep=answer.keeps_alive, verdict=verdict):
                 return
-        self.first_body_at = now
-        self.phase = Phase.ANSWER
+        self._note_first_body(now)
         self.answer_bytes = len(body)
         self._answer_lines = self._lines(answer, Framing.LENGTH, now)
         self._held = body
@@ -248,8 +252,12 @@ class Answering(Failover):
                 connection.release()
             else:
                 connection.close()
-        self._leave_worker("answered")
         outcome, reason = judge(answer, found)
+        if found.is_error and answer.is_event_stream and answer.status < 300:
+            result = "answered" if self.is_clients_fault else "failed"
+        else:
+            result = self.result_of(answer)
+        self._leave_worker(result, is_proof=answer.status < 300 and not found.is_error)
         self._end(outcome, reason, clock())
         self.client.answer_done(can_keep)
 

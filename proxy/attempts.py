@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from proxy.load import Block
     from proxy.upstream import WorkerConnection
 
+_FAILURES = frozenset({"connect_failed", "connect_timeout", "broken", "failed", "silent"})
 _ABOUT_REQUEST = frozenset({400, 409, 422})
 _JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
 
@@ -70,7 +71,10 @@ class Attempts(Progress, ABC):
         self.decision = decision
         self.limits = decision.pool.limits
         self._load_tokens = self.prepared.demand.total_tokens
-        self._load = self.state.loads.begin(decision, self._load_tokens)
+        loads = self.state.loads
+        self._load = loads.begin(decision, self._load_tokens)
+        if loads.health.half_open:
+            loads.health.begins(decision.worker.name)
         self._approach(since)
 
     def _approach(self, since: float) -> None:
@@ -237,10 +241,24 @@ class Attempts(Progress, ABC):
         self.sent_at = self.last_data_at = clock()
         self.own_seconds += self.sent_at - since
 
-    def _leave_worker(self, result: str) -> None:
-        """The worker has no more to do with this request."""
+    def _leave_worker(self, result: str, *, is_proof: bool = True) -> None:
+        """The worker has no more to do with this request.
+
+        ``result`` is the attempt's label; an answer is no ``is_proof`` of health if it says only what the client did wrong.
+        """
         if self._load is not None:
-            self.state.loads.end(self._load, self._load_tokens, result)
+            loads, decision = self.state.loads, self.decision
+            assert decision is not None
+            loads.end(self._load, self._load_tokens, result)
             self._load = None
+            if result == "answered" and is_proof:
+                loads.health.succeeded(decision.worker.name)
+            elif result in _FAILURES:
+                loads.health.failed(decision.worker.name, result, clock())
+            elif result == "busy":
+                seconds = None if self.answer is None else self.answer.retry_after_seconds
+                loads.health.is_busy(decision.worker.name, seconds, clock())
+            else:
+                loads.health.undecided(decision.worker.name)
             if self.trace is not None:
                 self.trace.end(result, clock(), None if self.answer is None else self.answer.status)

@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from proxy.admin import admin_app
+from proxy.conditions import ConditionWatch
 from proxy.config import Config, ConfigError
 from proxy.fleet import Fleet, open_control_cells
 from proxy.guiding import Guide
@@ -121,6 +122,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(reloader.run()),
             asyncio.create_task(followers.run(fleet, view)),
             asyncio.create_task(guide.run(fleet)),
+            asyncio.create_task(ConditionWatch(view).run()),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")

@@ -42,7 +42,7 @@ def overdue(exchange: Progress, now: float) -> ProxyError | None:
         if now - exchange.sent_at > limits.first_byte_seconds:
             return _timeout(FIRST_BYTE, "The worker did not begin to answer in time.")
         return None
-    if exchange.phase is Phase.ANSWER and now - _last_sign_at(exchange) > limits.token_gap_seconds:
+    if exchange.phase is Phase.ANSWER and now - last_sign_at(exchange) > limits.token_gap_seconds:
         return _timeout("worker_stalled", "The worker fell silent in the middle of its answer.", Outcome.STALLED)
     return None
 
@@ -51,7 +51,7 @@ def _timeout(code: str, text: str, outcome: Outcome = Outcome.TIMEOUT) -> Worker
     return WorkerFault(code, text, status=504, outcome=outcome)
 
 
-def _last_sign_at(exchange: Progress) -> float:
+def last_sign_at(exchange: Progress) -> float:
     """When the worker last sent what counts: an event that is no comment in a stream, any byte otherwise."""
     relay = exchange.relay
     last_data_at = exchange.last_data_at or 0.0

@@ -45,6 +45,7 @@ class Failover(Attempts):
     _went_alone = False  # the head has gone out, and nothing of a body
     _gone_head: AnswerHead | None = None  # which head that was, when another worker is asked after it
     _gone_framing = Framing.CHUNKED
+    is_clients_fault = False  # an error event that a stream began with is about the request
     _busy_workers = 0  # that have refused the request
     _waits: asyncio.TimerHandle | None = None  # until another one is asked
     _has_retried_stale = False
@@ -67,10 +68,13 @@ class Failover(Attempts):
             and (not self.is_head_sent or self._went_alone)
         )
 
-    def fail_over(self, result: str, *, can_keep: bool = False, verdict: Verdict | None = None) -> bool:
+    def fail_over(
+        self, result: str, *, can_keep: bool = False, verdict: Verdict | None = None, needs_free: bool = False
+    ) -> bool:
         """Leave this worker for another one, unless there is none or too much is tried again already.
 
-        ``result`` is the attempt's label. When False comes back, nothing has changed.
+        ``result`` is the attempt's label. ``needs_free``: only for one that nothing is held against, as always after one that
+        is busy. When False comes back, nothing has changed.
         """
         state, decision = self.state, self.decision
         if decision is None or not self.may_fail_over(was_sent=not result.startswith("connect")):
@@ -78,7 +82,7 @@ class Failover(Attempts):
         tried = (*self._tried, decision.worker.name)
         is_busy = result == "busy"
         following = self._next(tried)
-        if following is None:
+        if following is None or ((is_busy or needs_free) and not state.loads.health.is_free(following.worker.index)):
             return False
         now = clock()
         if not state.retry_budget.take(now):
@@ -153,7 +157,7 @@ class Failover(Attempts):
 
     def result_of(self, answer: AnswerHead) -> str:
         """The label of an attempt that was answered like this."""
-        return "busy" if answer.status in _BUSY else "failed" if answer.status >= 500 else "answered"
+        return "busy" if answer.status in _BUSY else "failed" if answer.status in _FAILURES else "answered"
 
     def verdict_of(self, answer: AnswerHead, framing: Framing, body: bytes, relay: Relay | None = None) -> Verdict:
         """What this worker has said, to be passed on later."""
@@ -166,7 +170,8 @@ class Failover(Attempts):
         answer = self.answer
         code = _CODE.search(held)
         status = 500 if code is None else int(code[1])
-        if answer is None or not self.may_fail_over() or (400 <= status < 500 and status != 429):
+        self.is_clients_fault = 400 <= status < 500 and status != 429
+        if answer is None or self.is_clients_fault or not self.may_fail_over():
             return False
         return self.fail_over("busy" if status in _BUSY else "failed", can_keep=answer.keeps_alive and relay.has_ended)
 

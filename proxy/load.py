@@ -11,6 +11,7 @@ from pathlib import Path
 
 from proxy.rundir import CONTROL_CELLS, serving_cells
 from routing.guidance import NO_GUIDANCE
+from routing.health import EJECTED, Condition, FleetHealth
 from routing.policy import Decision, Snapshot
 from routing.topology import Pool, Topology
 from telemetry.catalog import LABELS, Scope
@@ -19,6 +20,8 @@ from telemetry.layout import Layout, offset, slot
 
 _IN_FLIGHT = offset("ridgeline_in_flight_requests")
 _IN_FLIGHT_TOKENS = offset("ridgeline_in_flight_tokens")
+_CONDITION = offset("ridgeline_worker_condition")
+_EJECTED = offset("ridgeline_worker_ejected")
 _RETRIES_REFUSED = offset("ridgeline_retries_refused_total")
 _ATTEMPTS = {result: slot("ridgeline_attempts_total", result=result) for result in LABELS["result"]}
 _ROUTES = {
@@ -59,7 +62,6 @@ class WorkerLoads:
     __slots__ = (
         "_blocks",
         "_control",
-        "_is_up",
         "_layout",
         "_number",
         "_peers",
@@ -71,6 +73,8 @@ class WorkerLoads:
         "_turn",
         "_values",
         "guidance",
+        "health",
+        "is_up",
     )
 
     def __init__(
@@ -80,6 +84,7 @@ class WorkerLoads:
         self._number = number
         self._processes = processes
         self.guidance = NO_GUIDANCE
+        self.health = FleetHealth(topology)
         self._turn = number  # processes begin at different workers
         self._blocks: dict[tuple[str, str, str], Block] = {}  # by model, pool and worker, as cells are
         self.adopt(values, layout, topology)
@@ -88,6 +93,7 @@ class WorkerLoads:
         """Go on with another topology and this process's array for it; what is in flight goes on counting where it can."""
         self._values = values
         self._layout = layout
+        self.health.adopt(topology)
         before, self._blocks = self._blocks, {}
         for name, base in zip(layout.names.workers, layout.blocks(Scope.WORKER), strict=True):
             block = self._blocks[name] = before.pop(name) if name in before else Block(base)
@@ -97,7 +103,7 @@ class WorkerLoads:
         self._pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._requests: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT)
-        self._is_up: Sequence[float] = [1.0] * len(topology.workers)
+        self.is_up: Sequence[float] = [1.0] * len(topology.workers)  # by control: 1 up, 0 down, NaN not known yet
         self._control: Cells | None = None
         self._peers: dict[int, Cells | None] = {peer: None for peer in range(self._processes) if peer != self._number}
         self.look_around()
@@ -110,7 +116,17 @@ class WorkerLoads:
         """What a decision may look at, now. A retry takes no turn, or a dead worker would get every second one of two."""
         if not is_retry:
             self._turn += 1
-        return Snapshot(self._is_up, self._tokens, self._turn, self._requests, self.guidance)
+        health = self.health
+        return Snapshot(
+            self.is_up,
+            self._tokens,
+            self._turn,
+            self._requests,
+            self.guidance,
+            health.share,
+            health.avoided,
+            health.busy,
+        )
 
     def begin(self, decision: Decision, tokens: int) -> Block:
         """A request goes to a worker and adds to its load; give the block back to `end`."""
@@ -138,6 +154,20 @@ class WorkerLoads:
         if block.is_live:
             self._values[block.base + _ATTEMPTS[result]] += 1
 
+    def look_at_health(self, now: float) -> None:
+        """Bring the view of the workers' health up to date, with what the other processes see, and show them this one's."""
+        foreign: set[int] = set()
+        for peer in self._peers.values():
+            if peer is not None:
+                conditions = self._by_worker(peer.values, _CONDITION)
+                foreign.update(index for index, condition in enumerate(conditions) if condition in EJECTED)
+        health, values = self.health, self._values
+        health.look(now, self.is_up, foreign)
+        for (_, _, name), base in zip(self._layout.names.workers, self._layout.blocks(Scope.WORKER), strict=True):
+            condition = health.condition(health.workers[name])
+            values[base + _CONDITION] = condition
+            values[base + _EJECTED] = condition in (Condition.ERRORS, Condition.SILENCE)
+
     def count_refused_retry(self, pool: Pool) -> None:
         """A request of this pool is not tried again: too many are."""
         base = self._pool_bases.get((pool.model, pool.name))
@@ -149,7 +179,7 @@ class WorkerLoads:
         if self._control is None:
             self._control = map_cells(self._run_dir / CONTROL_CELLS, self._layout)
             if self._control is not None:
-                self._is_up = self._by_worker(self._control.values, offset("ridgeline_worker_up"))
+                self.is_up = self._by_worker(self._control.values, offset("ridgeline_worker_up"))
         for peer, cells in self._peers.items():
             if cells is None:
                 found = map_cells(serving_cells(self._run_dir, peer), self._layout)

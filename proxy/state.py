@@ -18,6 +18,7 @@ from proxy.lookups import Owners
 from proxy.published import GuidanceReader, TopologyReader
 from proxy.records import RecordSender
 from proxy.rundir import RECORDS_SOCKET, serving_cells
+from proxy.silence import look_for_silence
 from proxy.tracing import Tracer, hash_of, header_pattern
 from proxy.upstream import WorkerConnections
 from proxy.usage_refusals import UsageRefusals
@@ -208,6 +209,8 @@ class ServingState:
         if guidance is not None:
             self.loads.guidance = guidance
         self.loads.look_around()
+        look_for_silence(self.exchanges, self.loads.health, self.topology.health.silence_seconds, now)
+        self.loads.look_at_health(now)
 
     def _count_dropped(self, count: int) -> None:
         self._cells.values[_DROPPED] += count

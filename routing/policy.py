@@ -54,6 +54,9 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     turn: int  # grows by one with every decision
     in_flight: Sequence[float] = ()  # requests in flight, over all serving processes
     guidance: Guidance = NO_GUIDANCE
+    share: Sequence[float] = ()  # of the load that a worker should have, 0 to 1: less while it starts slowly; empty: 1 for all
+    avoided: Collection[int] = ()  # indices of workers that fail: only for requests that have nobody else
+    busy: Collection[int] = ()  # and of those that have just refused because they have enough to do
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -94,12 +97,21 @@ def choose(model: Model, demand: Demand, snapshot: Snapshot, tried: Collection[s
         for worker in pool.workers
         if is_up[worker.index] != 0.0 and not worker.is_draining and (not tried or worker.name not in tried)
     ]
+    if snapshot.avoided or snapshot.busy:
+        candidates = _preferred(candidates, snapshot)
     if not candidates:
         return Impossible.NO_WORKER
     if len(candidates) == 1:
         return Decision(pool, candidates[0], pool_reason, pool.policy, Reason.RETRY if tried else Reason.ONLY_WORKER)
     worker, reason = POLICIES[pool.policy](candidates, demand, snapshot)
     return Decision(pool, worker, pool_reason, pool.policy, Reason.RETRY if tried else reason)
+
+
+def _preferred(candidates: list[Worker], snapshot: Snapshot) -> list[Worker]:
+    """Those that neither fail nor are busy; else those that do not fail; else all, since trying is better than refusing."""
+    well = [worker for worker in candidates if worker.index not in snapshot.avoided]
+    free = [worker for worker in well if worker.index not in snapshot.busy]
+    return free or well or candidates
 
 
 def round_robin(candidates: Sequence[Worker], _demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:

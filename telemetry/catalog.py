@@ -56,6 +56,7 @@ class Family:
     writer: Writer = Writer.SERVING
     start: float = 0.0  # a gauge before its first observation; NaN means unknown, which is exported as absent
     is_per_process: bool = False  # never summed over serving processes: exported with a label `process`
+    is_exposed: bool = True  # False: only the gateway's own processes read it
 
     def label_values(self, label: str) -> tuple[str, ...]:
         """Values that one of `labels` can take here, in the order of their cells. Raises KeyError for an open label."""
@@ -266,6 +267,18 @@ CATALOG: tuple[Family, ...] = (
     _gauge(
         "worker_up", Scope.WORKER, "1 while the worker's health check succeeds, 0 while not.", writer=Writer.CONTROL, start=nan
     ),
+    _gauge(
+        "worker_ejected",
+        Scope.WORKER,
+        "Serving processes that leave the worker out because its requests fail or it has fallen silent.",
+    ),
+    Family(
+        name="ridgeline_worker_condition",
+        kind=Kind.GAUGE,
+        scope=Scope.WORKER,
+        help="What a serving process makes of the worker, as a number of `routing.health.Condition`.",
+        is_exposed=False,
+    ),
     _gauge("worker_running_requests", Scope.WORKER, "Requests running, as the worker says.", writer=Writer.CONTROL, start=nan),
     _gauge("worker_waiting_requests", Scope.WORKER, "Requests waiting, as the worker says.", writer=Writer.CONTROL, start=nan),
     _gauge(
@@ -323,3 +336,6 @@ CATALOG: tuple[Family, ...] = (
         writer=Writer.EXPOSITION,
     ),
 )
+
+EXPOSED: tuple[Family, ...] = tuple(family for family in CATALOG if family.is_exposed)
+"""What is exported; the other cells are for the gateway's own processes."""

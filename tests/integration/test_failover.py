@@ -86,12 +86,11 @@ FAILURES: dict[str, tuple[list[Step], str]] = {
     "500 that breaks": ([*in_pieces(500, b'{"error": {"message": "no"}}')[:3], Wait(0.02), Close()], "broken"),
     "502": ([Send(plain(502))], "failed"),
     "504": ([Send(plain(504, b"<html>", content_type="text/html"))], "failed"),
-    "503": ([Send(plain(503, an_error(503), [("retry-after", "1")]))], "busy"),
-    "429": ([Send(plain(429, an_error(429)))], "busy"),
+    "503": ([Send(plain(503, an_error(503), [("retry-after", "0")]))], "busy"),
+    "429": ([Send(plain(429, an_error(429), [("retry-after", "0")]))], "busy"),
     "an error event": (stream_of([an_error(500)]), "failed"),
     "an error event, and no end": ([Send(sse_head()), Send(chunk(event(an_error(500)))), Hang()], "failed"),
     "an error event of an older version": (stream_of([{"object": "error", "message": "no", "code": 500}]), "failed"),
-    "an error event of being busy": (stream_of([an_error(503)]), "busy"),
 }
 
 
@@ -161,6 +160,16 @@ async def test_what_is_the_clients_is_asked_once(scene: Scene, status: int) -> N
         seen = await ask(scene, [Send(plain(status, an_error(status)))], GOOD, stream=stream)
 
         assert (seen.answer.status, seen.answer.json(), seen.record["attempts"]) == (status, an_error(status), 1)
+
+
+async def test_an_error_event_can_say_that_a_worker_is_busy(scene: Scene) -> None:
+    """An error as the first event with the code of being busy is back-pressure: another worker is asked."""
+    before = await scene.quiet()
+    seen = await ask(scene, stream_of([an_error(503)]), GOOD, model="hasty")
+    after = await scene.quiet()
+
+    assert (text_of(seen, stream=True), seen.record["attempts"]) == ("abc", 2)
+    assert after.total("ridgeline_attempts_total", result="busy") - before.total("ridgeline_attempts_total", result="busy") == 1
 
 
 async def test_an_error_event_about_the_request_is_asked_once(scene: Scene) -> None:

@@ -12,7 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from telemetry.catalog import CATALOG, Kind
+from telemetry.catalog import EXPOSED, Kind
 from tests.integration.answers import chat_answer, chat_events, plain, stream_of, usage_of
 from tests.integration.gateway import Metrics
 from tests.integration.scene import COMPLETIONS, Scene, chat_body, running_scene
@@ -56,7 +56,7 @@ def seen_names(families: Iterable[Metric]) -> set[str]:
     return {family.name + ("_total" if family.type == "counter" else "") for family in families if family.samples}
 
 
-NAMES = {family.name for family in CATALOG}
+NAMES = {family.name for family in EXPOSED}
 
 
 async def test_the_text_has_the_names_of_the_catalogue(scene: Scene) -> None:
@@ -67,7 +67,7 @@ async def test_the_text_has_the_names_of_the_catalogue(scene: Scene) -> None:
     assert kind.startswith("text/plain; version=0.0.4")
     assert seen_names(families) == NAMES
     by_name = {family.name: family for family in families}
-    for entry in CATALOG:
+    for entry in EXPOSED:
         name = entry.name.removesuffix("_total") if entry.kind is Kind.COUNTER else entry.name
         assert (by_name[name].type, by_name[name].documentation) == (entry.kind.value, entry.help)
 

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.utils import floatToGoString
 
 from routing.topology import Topology
-from telemetry.catalog import CATALOG, Kind
+from telemetry.catalog import EXPOSED, Kind
 from telemetry.exposition import OPENMETRICS_TYPE, TEXT_TYPE, Writer, bound_text, content_type
 from telemetry.layout import Layout, bounds, cells_per_block, offset, slot
 
@@ -57,7 +57,7 @@ def test_every_family_is_exported_once_and_nothing_else(a_topology, openmetrics)
 
     exported = [(family.name, family.type, family.documentation) for family in families]
     # The parsers name a counter without its suffix in both formats.
-    assert exported == [(family.name.removesuffix("_total"), family.kind.value, family.help) for family in CATALOG]
+    assert exported == [(family.name.removesuffix("_total"), family.kind.value, family.help) for family in EXPOSED]
 
 
 @FORMATS
@@ -94,7 +94,7 @@ def test_every_cell_reaches_the_text(a_topology, openmetrics):
 
 
 def _singles() -> set[str]:
-    return {family.name.removesuffix("_total") for family in CATALOG if family.kind is not Kind.HISTOGRAM}
+    return {family.name.removesuffix("_total") for family in EXPOSED if family.kind is not Kind.HISTOGRAM}
 
 
 def test_everything_countable_exists_at_zero(a_topology):
@@ -104,8 +104,8 @@ def test_everything_countable_exists_at_zero(a_topology):
 
     found = series(parse(writer.write_all([], None)))
 
-    blocks = {family.name: len(layout.blocks(family.scope)) for family in CATALOG}
-    counters = sum(blocks[family.name] * cells_per_block(family) for family in CATALOG if family.kind is Kind.COUNTER)
+    blocks = {family.name: len(layout.blocks(family.scope)) for family in EXPOSED}
+    counters = sum(blocks[family.name] * cells_per_block(family) for family in EXPOSED if family.kind is Kind.COUNTER)
     counts = [value for (name, _), value in found.items() if name.endswith("_total")]
     assert counts == [0.0] * counters
     assert found[key("ridgeline_ttft_seconds_bucket", model="qwen", pool="default", le="0.25")] == 0
@@ -229,7 +229,7 @@ def test_odd_numbers_are_spelt_as_prometheus_does(a_topology, value, written):
     assert f"ridgeline_control_lag_seconds {written}\n".encode() in writer.write_all([], [value] * layout.size)
 
 
-@pytest.mark.parametrize("bound", sorted({bound for family in CATALOG for bound in (*family.bounds, inf, 1e6, 1e7, 1.5e15)}))
+@pytest.mark.parametrize("bound", sorted({bound for family in EXPOSED for bound in (*family.bounds, inf, 1e6, 1e7, 1.5e15)}))
 def test_bounds_are_written_as_by_the_usual_client(bound):
     """`le` is matched as text in queries and must be what Prometheus' own client writes."""
     assert bound_text(bound) == floatToGoString(bound)
@@ -261,7 +261,7 @@ def test_half_a_surrogate_pair_does_not_break_the_text(a_topology):
     """A name that UTF-8 cannot hold is shown with a question mark, and all other families are there."""
     writer, _ = a_writer(a_topology(pools=(("m\ud83d", "p", ("w",)),)))
 
-    assert len(parse(writer.write_all([], None))) == len(CATALOG)
+    assert len(parse(writer.write_all([], None))) == len(EXPOSED)
 
 
 @FORMATS

@@ -1,0 +1,65 @@
+"""Workers that take requests and say nothing, found from what this process itself has running there.
+
+A health check cannot tell: an engine that hangs has an API server that is well. A worker is silent when nothing has come of any
+request for a while, and one or more have waited for longer than they could take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from proxy.deadlines import last_sign_at
+from routing.health import FleetHealth
+from routing.patience import expected_silence_seconds
+
+if TYPE_CHECKING:
+    from proxy.exchange import Exchange
+
+
+def look_for_silence(exchanges: Collection[Exchange], health: FleetHealth, silence_seconds: float, now: float) -> None:
+    """Judge every worker; requests that have had nothing from one that is silent go to another one where possible."""
+    alive: set[str] = set()
+    waiting: dict[str, list[Exchange]] = {}
+    for exchange in exchanges:
+        decision, sent_at = exchange.decision, exchange.sent_at
+        if decision is None or exchange.connection is None or sent_at is None or exchange.endpoint.response_id is not None:
+            continue
+        name = decision.worker.name
+        sign_at = _last_sign_at(exchange, sent_at)
+        if exchange.paused_at is not None or (sign_at > sent_at and now - sign_at <= silence_seconds):
+            alive.add(name)  # or not read now, so that nothing can be said
+            if name in health.ejected and exchange.first_body_at is not None:
+                health.succeeded(name, now)
+        else:
+            waiting.setdefault(name, []).append(exchange)
+    for name, those in waiting.items():
+        if name not in alive and _is_one_overdue(those, silence_seconds, now) and health.seems_silent(name, now):
+            for exchange in those:
+                if exchange.first_body_at is None:
+                    exchange.fail_over("silent", needs_free=True)
+
+
+def _last_sign_at(exchange: Exchange, sent_at: float) -> float:
+    return (exchange.last_data_at or sent_at) if exchange.first_body_at is None else last_sign_at(exchange)
+
+
+def _is_one_overdue(those: list[Exchange], silence_seconds: float, now: float) -> bool:
+    """Whether one has waited for longer than the worker can take for all that it has to compute before."""
+    prompts = sum(_prompt_tokens(exchange) for exchange in those if exchange.first_body_at is None)
+    return any(
+        now - _last_sign_at(exchange, exchange.sent_at or now) > silence_seconds + _expected_seconds(exchange, prompts)
+        for exchange in those
+    )
+
+
+def _prompt_tokens(exchange: Exchange) -> int:
+    return 0 if exchange.prepared is None else exchange.prepared.demand.estimate.tokens
+
+
+def _expected_seconds(exchange: Exchange, prompts: int) -> float:
+    prepared = exchange.prepared
+    if prepared is None:
+        return 0.0
+    output = 0 if prepared.request.stream else prepared.demand.output_tokens
+    return expected_silence_seconds(prompts, output)
