@@ -68,7 +68,7 @@ class Answering(Failover):
         if health.ejected and self.decision is not None and self.answer is not None and self.answer.status < 300:
             relay = self.relay
             if relay is None or not relay.meter.found.is_error:
-                health.succeeded(self.decision.worker.name, now)
+                health.has_begun(self.decision.worker.name, now)
 
     def _take_answer_head(self, data: bytes, now: float) -> None:
         try:
@@ -99,7 +99,7 @@ class Answering(Failover):
             self._take_whole_answer(answer, data, now)
             return
         relay = self._begin_answer(answer, now)
-        if not self.goes_on(answer, relay.framing):
+        if self._gone_head is not None and not self.goes_on(answer, relay.framing):
             self.relay = None
             self._worker_broke("another kind of answer than the one whose head has gone out", self.result_of(answer))
             return
@@ -253,11 +253,13 @@ class Answering(Failover):
             else:
                 connection.close()
         outcome, reason = judge(answer, found)
-        if found.is_error and answer.is_event_stream and answer.status < 300:
-            result = "answered" if self.is_clients_fault else "failed"
+        if answer.status < 300 and not found.is_error:
+            self._leave_worker("answered")
+        elif answer.status < 300:
+            is_workers = answer.is_event_stream and not self.is_clients_fault
+            self._leave_worker("failed" if is_workers else "answered", is_proof=False)
         else:
-            result = self.result_of(answer)
-        self._leave_worker(result, is_proof=answer.status < 300 and not found.is_error)
+            self._leave_worker(self.result_of(answer), is_proof=False)
         self._end(outcome, reason, clock())
         self.client.answer_done(can_keep)
 

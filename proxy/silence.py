@@ -30,7 +30,7 @@ def look_for_silence(exchanges: Collection[Exchange], health: FleetHealth, silen
         if exchange.paused_at is not None or (sign_at > sent_at and now - sign_at <= silence_seconds):
             alive.add(name)  # or not read now, so that nothing can be said
             if name in health.ejected and exchange.first_body_at is not None:
-                health.succeeded(name, now)
+                health.has_begun(name, now)
         else:
             waiting.setdefault(name, []).append(exchange)
     for name, those in waiting.items():

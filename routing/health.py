@@ -144,21 +144,26 @@ class FleetHealth:
             self.avoided.add(worker.index)
             worker.is_on_trial = True
 
-    def succeeded(self, name: str, now: float | None = None) -> None:
-        """It answered a request, or (with ``now``) has begun to. What a worker that was left out owes is forgotten."""
+    def succeeded(self, name: str) -> None:
+        """It answered a request."""
         worker = self.workers.get(name)
-        if worker is None:
-            return
-        if now is None:
+        if worker is not None:
             worker.answered += 1
             worker.row = 0
             if worker.busy_until is not None:
                 worker.busy_until = None
                 self.busy.discard(worker.index)
-        elif worker.until is not None and (
-            worker.is_on_trial or worker.reason is Condition.SILENCE or now >= worker.until
-        ):  # one that began before the failures says nothing about them
-            self._recover(name, worker, now)
+
+    def has_begun(self, name: str, now: float) -> None:
+        """It has begun to answer a request, or goes on: what is held against it is forgotten. Only if `ejected`.
+
+        An answer that began before the failures says nothing about them.
+        """
+        worker = self.ejected.get(name)
+        if worker is not None and worker.until is not None:
+            is_proof = worker.is_on_trial or worker.reason is Condition.SILENCE or now >= worker.until
+            if is_proof:
+                self._recover(name, worker, now)
 
     def undecided(self, name: str) -> None:
         """A request ended in a way that says nothing of the worker: a trial has to be made again. Only if `ejected`."""

@@ -228,7 +228,7 @@ def test_what_one_process_leaves_out_the_others_do_too(process):
 
     one.loads.look_at_health(5.0)
     one.loads.health.begins("w-0")
-    one.loads.health.succeeded("w-0", 5.1)
+    one.loads.health.has_begun("w-0", 5.1)
     one.loads.look_at_health(5.5)
     other.loads.look_at_health(5.5)
 

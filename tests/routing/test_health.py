@@ -113,7 +113,7 @@ def test_one_request_decides_when_the_time_is_over() -> None:
     fleet.begins("w-0")
     look(fleet, 6.0)
     assert (fleet.avoided, fleet.half_open) == ({0}, set())
-    fleet.succeeded("w-0", 6.5)
+    fleet.has_begun("w-0", 6.5)
     look(fleet, 7.0)
 
     assert not fleet.avoided
@@ -159,7 +159,7 @@ def test_a_worker_that_was_well_for_long_begins_anew() -> None:
         assert until == began + {0.0: 5.0, 10.0: 10.0, 1000.0: 5.0}[began]
         look(fleet, until)
         fleet.begins("w-0")
-        fleet.succeeded("w-0", until)
+        fleet.has_begun("w-0", until)
 
 
 def test_a_trial_that_decides_nothing_is_made_again() -> None:
@@ -180,7 +180,7 @@ def test_an_answer_that_began_before_the_failures_proves_nothing() -> None:
     fleet = a_fleet()
     fail(fleet)
 
-    fleet.succeeded("w-0", 1.0)
+    fleet.has_begun("w-0", 1.0)
 
     assert fleet.avoided == {0}
 
@@ -248,7 +248,7 @@ def test_silence_takes_a_worker_out_and_a_word_brings_it_back() -> None:
     assert fleet.seems_silent("w-0", 40.0)
     assert fleet.condition(fleet.workers["w-0"]) is Condition.SILENCE
 
-    fleet.succeeded("w-0", 41.0)
+    fleet.has_begun("w-0", 41.0)
 
     assert not fleet.avoided
 
@@ -282,7 +282,7 @@ def test_a_worker_that_came_back_starts_slowly() -> None:
     fail(fleet)
     look(fleet, 5.0)
     fleet.begins("w-0")
-    fleet.succeeded("w-0", 5.0)
+    fleet.has_begun("w-0", 5.0)
 
     shares = []
     for now in (5.0, 10.0, 20.0, 24.9):
@@ -370,7 +370,7 @@ def test_a_worker_that_is_gone_is_no_matter() -> None:
     fleet = a_fleet(2)
     fleet.failed("gone", "broken", 0.0)
     fleet.succeeded("gone")
-    fleet.succeeded("gone", 1.0)
+    fleet.has_begun("gone", 1.0)
     fleet.undecided("gone")
     fleet.is_busy("gone", None, 0.0)
     fleet.begins("gone")
