@@ -29,6 +29,7 @@ from proxy.listener import bound_address, open_listener
 from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
 from proxy.overlay import kept_overlay
+from proxy.pace import PaceAdviser
 from proxy.probe import open_session
 from proxy.records import RecordReceiver
 from proxy.reload import Reloader, first_config
@@ -88,7 +89,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             exemplars=followers.exemplars,
         )
 
-        guide = Guide([], options.run_dir)
+        guide = Guide([PaceAdviser()], options.run_dir)
 
         def take(records: list[RequestRecord]) -> None:
             guide.take(records)

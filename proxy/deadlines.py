@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from proxy.errors import ClientFault, ProxyError, WorkerFault
+from routing.patience import expected_silence_seconds, first_byte_limit_seconds
 from telemetry.meter import StreamMeter
 from telemetry.record import Outcome, Phase
 
@@ -39,16 +40,52 @@ def overdue(exchange: Progress, now: float) -> ProxyError | None:
     if exchange.sent_at is None:
         return None
     if exchange.first_body_at is None:
-        if now - exchange.sent_at > limits.first_byte_seconds:
+        if now - exchange.sent_at > _first_byte_seconds(exchange):
             return _timeout(FIRST_BYTE, "The worker did not begin to answer in time.")
         return None
-    if exchange.phase is Phase.ANSWER and now - last_sign_at(exchange) > limits.token_gap_seconds:
+    if (
+        exchange.phase is Phase.ANSWER
+        and now - last_sign_at(exchange) > limits.token_gap_seconds
+        and not (_is_thinking(exchange) and now - exchange.sent_at <= _first_byte_seconds(exchange))
+    ):
         return _timeout("worker_stalled", "The worker fell silent in the middle of its answer.", Outcome.STALLED)
     return None
 
 
 def _timeout(code: str, text: str, outcome: Outcome = Outcome.TIMEOUT) -> WorkerFault:
     return WorkerFault(code, text, status=504, outcome=outcome)
+
+
+def _first_byte_seconds(exchange: Progress) -> float:
+    return first_byte_limit_seconds(exchange.limits.first_byte_seconds, expected_seconds(exchange))
+
+
+def expected_seconds(exchange: Progress) -> float | None:
+    """How long the worker is expected to take until it says anything; None where it is not known how fast it is."""
+    decision, prepared = exchange.decision, exchange.prepared
+    if decision is None or prepared is None:
+        return None
+    pace = exchange.state.loads.guidance.workers.get(decision.worker.name)
+    if pace is None or pace.prefill_tokens_per_second is None or pace.decode_tokens_per_second is None:
+        return None
+    demand = prepared.demand
+    return expected_silence_seconds(
+        demand.estimate.tokens,
+        0 if prepared.request.stream else demand.output_tokens,
+        prefill_tokens_per_second=pace.prefill_tokens_per_second,
+        decode_tokens_per_second=pace.decode_tokens_per_second,
+    )
+
+
+def _is_thinking(exchange: Progress) -> bool:
+    """Whether a stream that does not show the model's reasoning may be silent because of it."""
+    relay = exchange.relay
+    return (
+        exchange.prepared is not None
+        and exchange.prepared.request.hides_reasoning
+        and relay is not None
+        and not relay.meter.found.token_events
+    )
 
 
 def last_sign_at(exchange: Progress) -> float:

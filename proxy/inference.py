@@ -41,6 +41,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     is_ascii: bool  # the whole body
     echoes: bool = False  # the first text of each choice is the prompt's alone
     previous_id: str | None = None  # of the response that this request goes on from
+    hides_reasoning: bool = False  # nothing is sent while the model thinks
 
 
 class Work(Enum):
@@ -67,6 +68,7 @@ class _Body(msgspec.Struct, gc=False):
     tools: msgspec.Raw = _NOTHING
     echo: bool | None = None
     add_generation_prompt: bool | None = None
+    include_reasoning: bool | None = None
 
 
 class _OtherBody(_Body, gc=False):
@@ -132,6 +134,8 @@ def parse_request(body: bytes) -> InferenceRequest:
         token_ids,
         body.isascii(),
         fields.echo is True and _echoes_alone(fields, max_tokens),
+        None,
+        fields.include_reasoning is False,
     )
 
 

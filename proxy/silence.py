@@ -10,8 +10,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from proxy.deadlines import last_sign_at
+from routing.guidance import UNKNOWN_PACE
 from routing.health import FleetHealth
-from routing.patience import expected_silence_seconds
+from routing.patience import LIMIT_FACTOR, expected_silence_seconds
 
 if TYPE_CHECKING:
     from proxy.exchange import Exchange
@@ -58,8 +59,15 @@ def _prompt_tokens(exchange: Exchange) -> int:
 
 
 def _expected_seconds(exchange: Exchange, prompts: int) -> float:
-    prepared = exchange.prepared
-    if prepared is None:
+    """Of all prompts that the worker has to compute, and of this answer."""
+    prepared, decision = exchange.prepared, exchange.decision
+    if prepared is None or decision is None:
         return 0.0
-    output = 0 if prepared.request.stream else prepared.demand.output_tokens
-    return expected_silence_seconds(prompts, output)
+    pace = exchange.state.loads.guidance.workers.get(decision.worker.name, UNKNOWN_PACE)
+    expected = expected_silence_seconds(
+        prompts,
+        0 if prepared.request.stream and not prepared.request.hides_reasoning else prepared.demand.output_tokens,
+        prefill_tokens_per_second=pace.prefill_tokens_per_second,
+        decode_tokens_per_second=pace.decode_tokens_per_second,
+    )
+    return expected if pace is UNKNOWN_PACE else LIMIT_FACTOR * expected

@@ -17,7 +17,13 @@ class PoolGuidance(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerGuidance(msgspec.Struct, frozen=True, gc=False):
-    """Of one worker, by its name."""
+    """Of one worker, by its name. Rates are the lowest that are usual there, in tokens a second; None: not known."""
+
+    prefill_tokens_per_second: float | None = None  # prompt tokens until the first token, waiting and all
+    decode_tokens_per_second: float | None = None  # of one answer
+
+
+UNKNOWN_PACE = WorkerGuidance()
 
 
 class Guidance(msgspec.Struct, frozen=True, gc=False):

@@ -6,8 +6,8 @@ CAUTIOUS_PREFILL = 500.0
 """Prompt tokens a second that any worker computes, where nothing better is known of it."""
 CAUTIOUS_DECODE = 5.0
 """Tokens a second of one answer, the same."""
-FIRST_BYTE_FACTOR = 3.0
-"""How many times the expected time a worker may take to begin its answer, whatever limit is configured."""
+LIMIT_FACTOR = 3.0
+"""How many times the time that is expected, where it is known, a worker may take to say anything."""
 
 
 def expected_silence_seconds(
@@ -29,4 +29,4 @@ def first_byte_limit_seconds(configured_seconds: float, expected_seconds: float 
     """The limit in force: the configured one, and more for a request that is known to take long (None: not known)."""
     if expected_seconds is None:
         return configured_seconds
-    return max(configured_seconds, FIRST_BYTE_FACTOR * expected_seconds)
+    return max(configured_seconds, LIMIT_FACTOR * expected_seconds)

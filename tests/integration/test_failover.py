@@ -41,6 +41,7 @@ async def scene() -> AsyncIterator[Scene]:
         "pair": {"policy": "round-robin"},
         "four": {"policy": "round-robin"},
         "hasty": {"policy": "round-robin", "limits": {"first_byte_seconds": 1}},
+        "gap": {"limits": {"token_gap_seconds": 1}},
         "early": {"policy": "round-robin", "limits": {"head_hold_seconds": 0.2, "first_byte_seconds": 2}},
     }
     config = {
@@ -225,6 +226,32 @@ async def test_a_client_that_keeps_its_connection_is_served_on(scene: Scene) -> 
         for scripts, status in (([error, GOOD_PLAIN], 200), ([error, [Close()]], 500), ([GOOD_PLAIN], 200)):
             seen = await scene.ask(*scripts, body=chat_body("pair", stream=False), client=client)
             assert seen.answer.status == status
+
+
+async def test_a_model_that_thinks_in_silence_has_the_time_of_a_first_byte(scene: Scene) -> None:
+    """Where the client does not want to see the reasoning, nothing comes after the role for as long as the model thinks."""
+    parts = [chunk(event(item)) for item in chat_events(["a"])]
+    script: list[Step] = [
+        Send(sse_head()),
+        Send(parts[0]),
+        Wait(2.2),
+        *map(Send, parts[1:]),
+        Send(chunk(DONE)),
+        Send(last_chunk()),
+    ]
+    hidden = await scene.ask(script, body=chat_body("gap", include_reasoning=False))
+    shown = await scene.ask(script, body=chat_body("gap", include_reasoning=True))
+
+    assert (hidden.record["outcome"], text_of(hidden, stream=True)) == ("ok", "a")
+    assert shown.record["outcome"] == "stalled"
+
+
+async def test_a_model_that_has_thought_may_not_stall(scene: Scene) -> None:
+    """After the first token the usual limit holds again."""
+    script = [Send(sse_head()), Send(ROLE), Send(FIRST), Hang()]
+    seen = await scene.ask(script, body=chat_body("gap", include_reasoning=False))
+
+    assert seen.record["outcome"] == "stalled"
 
 
 # A head that had to go before its first event
