@@ -87,7 +87,8 @@ class Answering(Failover):
             return
         if answer.status in (401, 403):  # about the key of the gateway, which no client can mend
             self.answer = answer
-            self.fail(gateway_refused())
+            if not self.fail_over("broken"):
+                self.give_up(gateway_refused())
             return
         if self.has_been_denied and answer.status >= 300 and answer.status != 404:  # no more of use than what another has said
             self.answer = answer
@@ -308,7 +309,7 @@ class Answering(Failover):
             return
         self.fault = what
         if not self.fail_over(result):
-            self.give_up(answer_cut() if self.is_head_sent else no_answer())
+            self.give_up(answer_cut() if self.is_head_sent else no_answer(), result)
 
     def pass_on(self, verdict: Verdict) -> None:
         """End the request with a worker's error answer that was kept."""

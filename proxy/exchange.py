@@ -103,7 +103,7 @@ class Exchange(Answering):
         if error.reason != FIRST_BYTE:
             self.fail(error)
         elif not self.fail_over("silent"):
-            self.give_up(error)
+            self.give_up(error, "silent")
 
     def shut_down(self) -> None:
         """The drain time is over."""

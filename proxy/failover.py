@@ -130,8 +130,12 @@ class Failover(Attempts):
         except Exception:
             self.fail_unexpectedly()
 
-    def give_up(self, error: ProxyError) -> None:
-        """End the request with the best there is: what a worker has said of it, else this error."""
+    def give_up(self, error: ProxyError, result: str = "broken") -> None:
+        """End the request with the best there is: what a worker has said of it, else this error.
+
+        ``result`` is the label of the attempt under way, if there is one.
+        """
+        self._leave_worker(result)
         if self._verdict is not None and not self.is_head_sent:
             self.pass_on(self._verdict)
         else:
@@ -146,8 +150,7 @@ class Failover(Attempts):
             self.ask_another(clock(), can_keep=False)
             return
         if not self.fail_over(result):
-            self._leave_worker(result)
-            self.give_up(no_worker(has_tried=True))
+            self.give_up(no_worker(has_tried=True), result)
 
     # Answers that are failures
 

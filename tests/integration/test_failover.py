@@ -85,6 +85,8 @@ FAILURES: dict[str, tuple[list[Step], str]] = {
     "500 without a length": (in_pieces(500, b'{"error": {"message": "no"}}'), "failed"),
     "500 that stops": ([*in_pieces(500, b'{"error": {"message": "no"}}')[:3], Hang()], "failed"),
     "500 that breaks": ([*in_pieces(500, b'{"error": {"message": "no"}}')[:3], Wait(0.02), Close()], "broken"),
+    "401": ([Send(plain(401, an_error(401)))], "broken"),
+    "403": ([Send(plain(403, an_error(403)))], "broken"),
     "502": ([Send(plain(502))], "failed"),
     "504": ([Send(plain(504, b"<html>", content_type="text/html"))], "failed"),
     "503": ([Send(plain(503, an_error(503), [("retry-after", "0")]))], "busy"),
@@ -363,6 +365,19 @@ async def test_when_all_refuse_the_answer_is_quick_and_attempts_are_few() -> Non
         assert metrics.total("ridgeline_retries_refused_total") > 0
         assert metrics.total("ridgeline_attempts_total", result="connect_failed") == attempts
         assert seconds < 5
+
+
+async def test_when_all_accept_and_say_nothing_attempts_are_few() -> None:
+    """With every worker hung, each request ends with its limits, and together they make hardly more attempts than there are."""
+    config = {"retries": {"budget_per_second": 0.5, "budget_ratio": 0.2}}
+    async with running_scene({"pair": {"limits": {"first_byte_seconds": 1}}}, config=config, workers={"pair": 3}) as scene:
+        seen = await asyncio.gather(*(ask(scene, [Hang()]) for _ in range(100)))
+        metrics = await scene.quiet()
+        attempts = sum(one.record["attempts"] for one in seen)
+
+        assert {(one.answer.status, one.record["outcome"]) for one in seen} == {(504, "timeout")}
+        assert 100 < attempts <= 100 * 1.2 + 5 + 1
+        assert metrics.total("ridgeline_attempts_total", result="silent") == attempts
 
 
 async def test_without_a_budget_failures_are_passed_on() -> None:

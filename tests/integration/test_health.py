@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,10 +15,13 @@ import pytest
 
 from simulator.faults import End, Faults
 from simulator.server import RunningWorker, WorkerSettings, start_worker
+from tests.http1 import chunk, last_chunk
+from tests.integration.answers import chat_events, event, sse_head
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.raw_client import Answer, RawClient, request_bytes
 from tests.integration.raw_client import End as Ended
-from tests.integration.scene import CHAT, chat_body, events_of
+from tests.integration.scene import CHAT, chat_body, events_of, running_scene, unreachable
+from tests.integration.steps import Hang, Send, Until
 
 # They hold the gateway against a clock on a machine that others may use: a second look before a failure counts.
 pytestmark = [pytest.mark.asyncio, pytest.mark.flaky(reruns=2)]
@@ -367,3 +371,37 @@ async def test_one_process_tells_the_others() -> None:
 
         assert [each[0][0] for each in outcomes] == ["ok"] * 12
         assert one.seen[0] == seen
+
+
+async def test_a_worker_that_cannot_be_reached_delays_nobody() -> None:
+    """While connections to one worker hang, a stream from another flows, and the gateway answers its own probes at once."""
+    token = chunk(event(chat_events(["t"])[1]))
+    async with running_scene({"tiny": {}, "far": {}}) as scene:
+        far = scene.workers["far"][0]
+        await scene.gateway.metrics_when(lambda metrics: metrics.value("ridgeline_worker_up", worker=far.url[7:]) == 1, 15)
+        await far.stop()
+        with unreachable(far.port):
+            lost = [asyncio.create_task(scene.ask([Hang()], body=chat_body("far"))) for _ in range(20)]
+            gates = [asyncio.Event() for _ in range(60)]
+            steps = [step for gate in gates for step in (Until(gate), Send(token))]
+            request_id = scene.plays([Send(sse_head()), *steps, Send(last_chunk())])
+            delays, answers = [], []
+            async with await scene.connect() as client:
+                await client.send(scene.request(request_id, chat_body()))
+                await scene.arrival(request_id)
+                for gate in gates:
+                    began = time.monotonic()
+                    gate.set()
+                    await client.read_until(b"\n\n")
+                    delays.append(time.monotonic() - began)
+                    began = time.monotonic()
+                    status, _ = await scene.gateway.get(scene.gateway.base_url + "/livez")
+                    answers.append((status, time.monotonic() - began))
+                    await asyncio.sleep(0.05)
+            seen = await asyncio.gather(*lost)
+        await far.start()
+
+        assert statistics.median(delays) < 0.01, delays
+        assert {status for status, _ in answers} == {200}
+        assert statistics.median(seconds for _, seconds in answers) < 0.1
+        assert {one.answer.status for one in seen} == {503}
