@@ -329,7 +329,8 @@ async def test_a_client_leaves_while_the_second_worker_is_asked(scene: Scene, wa
 async def test_a_client_leaves_between_two_attempts(scene: Scene, way: str) -> None:
     """While the gateway waits because two workers were busy, a client that leaves ends the request: no third one is asked."""
     for _ in range(20):  # the wait is drawn by chance and may be short
-        request_id = scene.plays([Send(plain(429, an_error(429)))], [Send(plain(429, an_error(429)))], [Hang()])
+        refusal = [Send(plain(429, an_error(429), [("retry-after", "0")]))]
+        request_id = scene.plays(refusal, refusal, [Hang()])
         async with await scene.connect() as client:
             await client.send(scene.request(request_id, chat_body("four")))
             await second_arrival(scene, request_id)
@@ -380,6 +381,18 @@ async def test_when_all_accept_and_say_nothing_attempts_are_few() -> None:
         assert metrics.total("ridgeline_attempts_total", result="silent") == attempts
 
 
+async def test_a_busy_worker_is_not_followed_by_another_that_is_busy() -> None:
+    """While the only other worker has just said that it is busy, a refusal is passed on, with its own Retry-After."""
+    async with running_scene({"pair": {}}, workers={"pair": 2}) as scene:
+        first = await ask(scene, [Send(plain(503, an_error(503), [("retry-after", "30")]))], GOOD)
+        second = await ask(scene, [Send(plain(429, an_error(429), [("retry-after", "3")]))], GOOD)
+
+    assert (first.record["outcome"], first.record["attempts"]) == ("ok", 2)
+    assert (second.answer.status, second.record["outcome"], second.record["attempts"]) == (429, "worker_busy", 1)
+    assert second.answer.head is not None
+    assert second.answer.head.get("retry-after") == "3"
+
+
 async def test_without_a_budget_failures_are_passed_on() -> None:
     """Where nothing may be tried again, the client gets the worker's own word, and it is counted why."""
     config = {"retries": {"budget_per_second": 0, "budget_ratio": 0}}
@@ -395,6 +408,7 @@ async def test_without_a_budget_failures_are_passed_on() -> None:
     assert (broken.answer.status, broken.record["attempts"]) == (502, 1)
     assert (event_first.answer.status, event_first.record["outcome"]) == (200, "worker_error")
     assert metrics.total("ridgeline_retries_refused_total") == 4
+    assert metrics.total("ridgeline_attempts_total", result="failed") == 3
 
 
 async def test_with_one_attempt_nothing_is_tried_again() -> None:
