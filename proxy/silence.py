@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def look_for_silence(exchanges: Collection[Exchange], health: FleetHealth, silence_seconds: float, now: float) -> None:
     """Judge every worker; requests that have had nothing from one that is silent go to another one where possible."""
     alive: set[str] = set()
-    waiting: dict[str, list[Exchange]] = {}
+    waiting: dict[str, list[tuple[Exchange, float]]] = {}  # and since when
     for exchange in exchanges:
         decision, sent_at = exchange.decision, exchange.sent_at
         if decision is None or exchange.connection is None or sent_at is None or exchange.endpoint.response_id is not None:
@@ -33,39 +33,53 @@ def look_for_silence(exchanges: Collection[Exchange], health: FleetHealth, silen
             if name in health.ejected and exchange.first_body_at is not None:
                 health.has_begun(name, now)
         else:
-            waiting.setdefault(name, []).append(exchange)
+            waiting.setdefault(name, []).append((exchange, sign_at))
     for name, those in waiting.items():
         if name not in alive and _is_one_overdue(those, silence_seconds, now) and health.seems_silent(name, now):
-            for exchange in those:
+            for exchange, _ in those:
                 if exchange.first_body_at is None:
                     exchange.fail_over("silent", needs_free=True)
 
 
 def _last_sign_at(exchange: Exchange, sent_at: float) -> float:
-    return (exchange.last_data_at or sent_at) if exchange.first_body_at is None else last_sign_at(exchange)
+    if exchange.first_body_at is not None:
+        return last_sign_at(exchange)
+    return sent_at if exchange.last_data_at is None else exchange.last_data_at
 
 
-def _is_one_overdue(those: list[Exchange], silence_seconds: float, now: float) -> bool:
-    """Whether one has waited for longer than the worker can take for all that it has to compute before."""
-    prompts = sum(_prompt_tokens(exchange) for exchange in those if exchange.first_body_at is None)
+def _is_one_overdue(those: list[tuple[Exchange, float]], silence_seconds: float, now: float) -> bool:
+    """Whether one has waited for longer than the worker can take for what it has to compute before.
+
+    That is what was sent before it, and for a stream that has begun the longest of the prompts that may hold it up. What came
+    later does not count: a worker that hangs goes on getting requests.
+    """
+    ahead = longest = 0
+    for exchange, since in sorted(those, key=_sent_at):
+        if exchange.first_body_at is None:
+            tokens = 0 if exchange.prepared is None else exchange.prepared.demand.estimate.tokens
+            ahead += tokens
+            longest = max(longest, tokens)
+            if now - since > silence_seconds + _expected_seconds(exchange, ahead):
+                return True
     return any(
-        now - _last_sign_at(exchange, exchange.sent_at or now) > silence_seconds + _expected_seconds(exchange, prompts)
-        for exchange in those
+        now - since > silence_seconds + _expected_seconds(exchange, longest)
+        for exchange, since in those
+        if exchange.first_body_at is not None
     )
 
 
-def _prompt_tokens(exchange: Exchange) -> int:
-    return 0 if exchange.prepared is None else exchange.prepared.demand.estimate.tokens
+def _sent_at(one: tuple[Exchange, float]) -> float:
+    return one[0].sent_at or 0.0
 
 
-def _expected_seconds(exchange: Exchange, prompts: int) -> float:
-    """Of all prompts that the worker has to compute, and of this answer."""
+def _expected_seconds(exchange: Exchange, prompt_tokens: int) -> float:
+    """Of these prompts, and of this answer as far as it comes in one piece."""
     prepared, decision = exchange.prepared, exchange.decision
     if prepared is None or decision is None:
         return 0.0
     pace = exchange.state.loads.guidance.workers.get(decision.worker.name, UNKNOWN_PACE)
     expected = expected_silence_seconds(
-        prompts,
+        prompt_tokens,
         0 if prepared.request.stream and not prepared.request.hides_reasoning else prepared.demand.output_tokens,
         prefill_tokens_per_second=pace.prefill_tokens_per_second,
         decode_tokens_per_second=pace.decode_tokens_per_second,
