@@ -72,6 +72,11 @@ def error_event(error: ProxyError, dialect: Dialect = CHAT) -> bytes:
     return name + b"data: " + error_body(error, dialect) + b"\n\n"
 
 
+def framed(payload: bytes, framing: Framing) -> bytes:
+    """Bytes of a body of the gateway's own making, as a client with this framing gets them."""
+    return b"%x\r\n%b\r\n" % (len(payload), payload) if framing is Framing.CHUNKED else payload
+
+
 def json_answer(status: int, body: bytes, request_id: str, *, closes: bool, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
     """A whole answer with a JSON body."""
     more = b"".join(b"%b: %b\r\n" % pair for pair in extra)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from proxy.load import Block
     from proxy.upstream import WorkerConnection
 
+_FAILURES = frozenset({"connect_failed", "connect_timeout", "broken", "failed", "silent"})
 _ABOUT_REQUEST = frozenset({400, 409, 422})
 _JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
 
@@ -28,7 +29,7 @@ class Attempts(Progress, ABC):
 
     _connect_at: float | None = None
     _task: asyncio.Task[None] | None = None  # makes a connection
-    _tried: tuple[str, ...] = ()  # workers that could not be reached
+    _tried: tuple[str, ...] = ()  # workers that have failed the request before the client had anything of an answer's body
     _load: Block | None = None  # the worker's figures that this request adds to, while it does
     _load_tokens = 0  # what it adds
     _rank: int | None = None  # of the worker, if requests name its data-parallel ranks
@@ -48,8 +49,12 @@ class Attempts(Progress, ABC):
     def fail_unexpectedly(self) -> None:
         """End the request because of the exception that is being handled."""
 
+    @abstractmethod
+    def connect_failed(self, result: str) -> None:
+        """No connection could be made; ``result`` is the attempt's label."""
+
     def _attempt(self, since: float) -> None:
-        """Choose a worker and send, on a kept connection at once or when a new one is there."""
+        """Choose the first worker and send, on a kept connection at once or when a new one is there."""
         if self._owners is not None:
             self._ask_owner(since)
             return
@@ -57,19 +62,24 @@ class Attempts(Progress, ABC):
         assert prepared is not None
         state = self.state
         previous = prepared.request.previous_id
-        self.decision = decision = decide(
-            prepared,
-            state.endpoints,
-            state.loads.snapshot(is_retry=bool(self._tried)),
-            self._tried,
-            None if previous is None else self._owner_of(previous),
-        )
+        state.retry_budget.requests += 1
+        owner = None if previous is None else self._owner_of(previous)
+        self._go(decide(prepared, state.endpoints, state.loads.snapshot(), (), owner), since)
+
+    def _go(self, decision: Decision, since: float) -> None:
+        """Send to the worker of this decision, which has more to do from now on."""
+        prepared = self.prepared
+        assert prepared is not None
+        self.decision = decision
         self.limits = decision.pool.limits
         self._load_tokens = prepared.demand.load_tokens
-        self.stay = state.loads.enter(decision, prepared.demand.estimate.tokens, since)
-        self._load = state.loads.begin(decision, self._load_tokens)
+        loads = self.state.loads
+        self.stay = loads.enter(decision, prepared.demand.estimate.tokens, since)
+        self._load = loads.begin(decision, self._load_tokens)
         if decision.worker.data_parallel_ranks > 1:
             self._rank = self._load.enter_rank(decision.worker.data_parallel_ranks, prepared.demand, self._load_tokens)
+        if loads.health.half_open:
+            loads.health.begins(decision.worker.name)
         self._approach(since)
 
     def _approach(self, since: float) -> None:
@@ -198,20 +208,6 @@ class Attempts(Progress, ABC):
         except Exception:
             self.fail_unexpectedly()
 
-    def connect_failed(self, result: str) -> None:
-        """No connection could be made (``result`` is the attempt's label): another worker may get the request."""
-        now = self._end_of_connecting()
-        if self.ended or self.decision is None:
-            return
-        self._leave_worker(result)
-        self._tried = (*self._tried, self.decision.worker.name)
-        try:
-            self._attempt(now)
-        except ProxyError as error:
-            self.fail(error)
-        except Exception:
-            self.fail_unexpectedly()
-
     def _end_of_connecting(self) -> float:
         now = clock()
         self._task = None
@@ -252,15 +248,29 @@ class Attempts(Progress, ABC):
         self.sent_at = self.last_data_at = clock()
         self.own_seconds += self.sent_at - since
 
-    def _leave_worker(self, result: str) -> None:
-        """The worker has no more to do with this request."""
+    def _leave_worker(self, result: str, *, is_proof: bool = True) -> None:
+        """The worker has no more to do with this request.
+
+        ``result`` is the attempt's label; an answer is no ``is_proof`` of health if it says only what the client did wrong.
+        """
         if self._load is not None:
+            loads, decision = self.state.loads, self.decision
+            assert decision is not None
             if self.stay is not None:
-                self.state.loads.ledger.remove(self.stay, clock())
+                loads.ledger.remove(self.stay, clock())
             if self._rank is not None:
                 self._load.leave_rank(self._rank, self._load_tokens)
                 self._rank = None
-            self.state.loads.end(self._load, self._load_tokens, result)
+            loads.end(self._load, self._load_tokens, result)
             self._load = None
+            if result == "answered" and is_proof:
+                loads.health.succeeded(decision.worker.name)
+            elif result in _FAILURES:
+                loads.health.failed(decision.worker.name, result, clock())
+            elif result == "busy":
+                seconds = None if self.answer is None else self.answer.retry_after_seconds
+                loads.health.is_busy(decision.worker.name, seconds, clock())
+            else:
+                loads.health.undecided(decision.worker.name)
             if self.trace is not None:
                 self.trace.end(result, clock(), None if self.answer is None else self.answer.status)

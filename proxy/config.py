@@ -26,26 +26,30 @@ from proxy.config_errors import ConfigError, Problem, RefusedError
 from proxy.config_file import Document, kind_of, parse_document, read_text
 from proxy.config_found import FoundWorkersConfig
 from proxy.config_problems import FOUND, LISTED, problems_of
+from proxy.config_sections import (
+    CalibrationConfig,
+    ChainsConfig,
+    HealthConfig,
+    KeyConfig,
+    LogConfig,
+    RetriesConfig,
+    TracingConfig,
+)
 from proxy.config_tokenizer import TokenizerConfig
 from proxy.config_values import (
     Address,
     BaseUrl,
     BorrowRatio,
     ChainHeader,
-    CollectorUrl,
     Count,
     CountOrZero,
-    HeaderName,
-    HeaderValue,
     ModelName,
     Name,
     PoolName,
     Quantile,
-    Ratio,
     Seconds,
     SecondsOrZero,
     Section,
-    Sha256,
     Text,
     WorkerKey,
     list_of_workers,
@@ -314,70 +318,6 @@ class ModelConfig(Section):
         return tuple(sorted(pools, key=lambda pool: (pool.max_total_tokens is None, pool.max_total_tokens or 0)))
 
 
-class KeyConfig(Section):
-    """An API key for clients. Only its SHA-256 is written down."""
-
-    name: Name = Field(description="Label in metrics and logs; unique.")
-    sha256: Sha256 = Field(repr=False, description='SHA-256 of the key, 64 hexadecimal digits: `printf %s "$KEY" | sha256sum`.')
-    models: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
-        default=None, description="Names of the models the key may use; absent: all."
-    )
-
-
-class LogConfig(Section):
-    """One JSON line a request."""
-
-    path: Text = Field(default="-", description="File that lines are appended to; `-` is standard output.")
-
-
-class TracingConfig(Section):
-    """OpenTelemetry. Takes effect at the start."""
-
-    otlp_endpoint: CollectorUrl | None = Field(
-        default=None,
-        description=(
-            "URL of a receiver for OTLP over HTTP with protobuf: its base, such as `http://127.0.0.1:4318`, or the whole URL "
-            "of traces, which ends in `/v1/traces`. null: nothing is traced."
-        ),
-    )
-    sample_ratio: Ratio = Field(
-        default=0.01,
-        description="Share of the traces that begin here which are recorded. A client that sent a `traceparent` has decided.",
-    )
-    semconv: Literal["v1.41", "latest"] = Field(
-        default="latest", description="Names of GenAI attributes: those of OpenTelemetry 1.41, or the newest known."
-    )
-    headers: dict[HeaderName, HeaderValue] = Field(
-        default_factory=dict, description="Sent to the receiver with each batch, such as an API key. Values are secret."
-    )
-    metrics: bool = Field(default=False, description="Send metrics to the same receiver as well.")
-    metrics_interval_seconds: Seconds = Field(default=60, description="Seconds between two batches of metrics.")
-
-
-class ChainsConfig(Section):
-    """Requests that belong together, as those of an agent do. Takes effect at the start."""
-
-    header: ChainHeader | None = Field(
-        default=None,
-        description=(
-            "Header whose value names a chain, such as `x-session-id`; only a hash of it leaves the serving process. "
-            "Requests without it belong together when they share the trace id of a `traceparent`."
-        ),
-    )
-
-
-class CalibrationConfig(Section):
-    """What is learned of how fast workers are. Takes effect at the start."""
-
-    path: Text | None = Field(
-        default=None,
-        description=(
-            "File that accepted references are kept in, so that a restart of the gateway does not begin anew; "
-            "null: they are not kept."
-        ),
-    )
-
-
 class Config(Section):
     """Settings of a gateway. Every text may hold `${NAME}` for an environment variable; `$${` stands for `${` itself."""
 
@@ -399,6 +339,8 @@ class Config(Section):
         default=(), description="API keys of clients; none: everyone who reaches `listen` may use every model."
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on every request.")
+    retries: RetriesConfig = Field(default_factory=RetriesConfig, description="Sending a request to another worker.")
+    health: HealthConfig = Field(default_factory=HealthConfig, description="Leaving out workers that fail.")
     log: LogConfig = Field(default_factory=LogConfig, description="Where the request log goes.")
     tracing: TracingConfig = Field(default_factory=TracingConfig, description="OpenTelemetry: traces, and metrics too.")
     calibration: CalibrationConfig = Field(

@@ -154,6 +154,7 @@ CountOrZero = Annotated[int, Field(ge=0, le=2**31), BeforeValidator(_not_boolean
 Quantile = Annotated[float, Field(ge=0.5, le=0.9999, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 SecondsOrZero = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False), BeforeValidator(_not_boolean)]
+NumberOrZero = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 Text = Annotated[str, Field(min_length=1)]
 WorkerKey = Annotated[SecretStr, AfterValidator(_worker_key)]
 Sha256 = Annotated[str, AfterValidator(_sha256)]

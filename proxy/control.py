@@ -23,6 +23,7 @@ from time import time
 
 from proxy.admin import admin_app
 from proxy.calibrating import Calibrations
+from proxy.conditions import ConditionWatch
 from proxy.config import Config, ConfigError
 from proxy.deployments import deployments_of
 from proxy.discovery.finder import Finder
@@ -37,6 +38,7 @@ from proxy.model_lengths import ModelLengths
 from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
 from proxy.overlay import kept_overlay
+from proxy.pace import PaceAdviser
 from proxy.probe import open_session
 from proxy.published import last_guidance
 from proxy.records import RecordReceiver
@@ -106,10 +108,8 @@ async def run(config: Config, text: str, options: Options) -> None:
         )
 
         lengths = ModelLengths()
-        guide = Guide(
-            [TokenAdviser(last_guidance(options.run_dir)), lengths, Speeds(lambda: reloader.config, options.config.parent)],
-            options.run_dir,
-        )
+        speeds = Speeds(lambda: reloader.config, options.config.parent)
+        guide = Guide([TokenAdviser(last_guidance(options.run_dir)), lengths, PaceAdviser(), speeds], options.run_dir)
         judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
         watch = DriftWatch(judge.prefill_of)
         fleet: Fleet | None = None
@@ -159,6 +159,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(_look_around(judge, watch, fleet)),
             asyncio.create_task(finder.run(fleet, view)),
             asyncio.create_task(lengths.run(fleet, session)),
+            asyncio.create_task(ConditionWatch(view).run()),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")

@@ -41,6 +41,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     is_ascii: bool  # the whole body
     echoes: bool = False  # the first text of each choice is the prompt's alone
     previous_id: str | None = None  # of the response that this request goes on from
+    hides_reasoning: bool = False  # nothing is sent while the model thinks
     system: msgspec.Raw = _NOTHING  # raw JSON of a system prompt that stands beside the messages
     session: msgspec.Raw = _NOTHING  # of a field that names its session
     messages: msgspec.Raw = _NOTHING  # of a conversation, or what stands for them
@@ -82,6 +83,7 @@ class _Body(msgspec.Struct, gc=False):
     user: msgspec.Raw = _NOTHING
     echo: bool | None = None
     add_generation_prompt: bool | None = None
+    include_reasoning: bool | None = None
 
 
 class _OtherBody(_Body, gc=False):
@@ -148,6 +150,7 @@ def parse_request(body: bytes) -> InferenceRequest:
         body.isascii(),
         fields.echo is True and _echoes_alone(fields, max_tokens),
         None,
+        fields.include_reasoning is False,
         _NOTHING,
         fields.prompt_cache_key or fields.user,
         fields.messages,

@@ -13,10 +13,11 @@ from proxy.ledger import Ledger, Stay
 from proxy.rundir import CONTROL_CELLS, serving_cells
 from routing.demand import Demand
 from routing.guidance import NO_GUIDANCE
+from routing.health import EJECTED, Condition, FleetHealth
 from routing.policy import ELSEWHERE, Decision, Snapshot
 from routing.ranks import choose_rank
 from routing.ring import rings_of
-from routing.topology import Topology
+from routing.topology import Pool, Topology
 from telemetry.catalog import Scope
 from telemetry.cells import Cells, map_cells
 from telemetry.labels import LABELS
@@ -24,6 +25,9 @@ from telemetry.layout import Layout, offset, slot
 
 _IN_FLIGHT = offset("ridgeline_in_flight_requests")
 _IN_FLIGHT_TOKENS = offset("ridgeline_in_flight_tokens")
+_CONDITION = offset("ridgeline_worker_condition")
+_EJECTED = offset("ridgeline_worker_ejected")
+_RETRIES_REFUSED = offset("ridgeline_retries_refused_total")
 _ATTEMPTS = {result: slot("ridgeline_attempts_total", result=result) for result in LABELS["result"]}
 _ROUTES = {
     (policy, reason): slot("ridgeline_routes_total", policy=policy, reason=reason)
@@ -76,7 +80,6 @@ class WorkerLoads:
     __slots__ = (
         "_blocks",
         "_control",
-        "_is_up",
         "_layout",
         "_number",
         "_peers",
@@ -89,6 +92,8 @@ class WorkerLoads:
         "_turn",
         "_values",
         "guidance",
+        "health",
+        "is_up",
         "ledger",
     )
 
@@ -99,6 +104,7 @@ class WorkerLoads:
         self._number = number
         self._processes = processes
         self.guidance = NO_GUIDANCE
+        self.health = FleetHealth(topology)
         self._turn = number  # processes begin at different workers
         self._blocks: dict[tuple[str, str, str], Block] = {}  # by model, pool and worker, as cells are
         self.adopt(values, layout, topology)
@@ -107,6 +113,7 @@ class WorkerLoads:
         """Go on with another topology and this process's array for it; what is in flight goes on counting where it can."""
         self._values = values
         self._layout = layout
+        self.health.adopt(topology)
         before, self._blocks = self._blocks, {}
         for name, base in zip(layout.names.workers, layout.blocks(Scope.WORKER), strict=True):
             block = self._blocks[name] = before.pop(name) if name in before else Block(base)
@@ -118,7 +125,7 @@ class WorkerLoads:
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._requests: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT)
         self.ledger = Ledger([values])
-        self._is_up: Sequence[float] = [1.0] * len(topology.workers)
+        self.is_up: Sequence[float] = [1.0] * len(topology.workers)  # by control: 1 up, 0 down, NaN not known yet
         self._control: Cells | None = None
         self._peers: dict[int, Cells | None] = {peer: None for peer in range(self._processes) if peer != self._number}
         self.look_around()
@@ -131,7 +138,18 @@ class WorkerLoads:
         """What a decision may look at, now. A retry takes no turn, or a dead worker would get every second one of two."""
         if not is_retry:
             self._turn += 1
-        return Snapshot(self._is_up, self._tokens, self._turn, self._requests, self.guidance, self._rings)
+        health = self.health
+        return Snapshot(
+            self.is_up,
+            self._tokens,
+            self._turn,
+            self._requests,
+            self.guidance,
+            self._rings,
+            health.share,
+            health.avoided,
+            health.busy,
+        )
 
     def begin(self, decision: Decision, tokens: int) -> Block:
         """A request goes to a worker and adds to its load; give the block back to `end`."""
@@ -165,12 +183,32 @@ class WorkerLoads:
         if block.is_live:
             self._values[block.base + _ATTEMPTS[result]] += 1
 
+    def look_at_health(self, now: float) -> None:
+        """Bring the view of the workers' health up to date, with what the other processes see, and show them this one's."""
+        foreign: set[int] = set()
+        for peer in self._peers.values():
+            if peer is not None:
+                conditions = self._by_worker(peer.values, _CONDITION)
+                foreign.update(index for index, condition in enumerate(conditions) if condition in EJECTED)
+        health, values = self.health, self._values
+        health.look(now, self.is_up, foreign)
+        for (_, _, name), base in zip(self._layout.names.workers, self._layout.blocks(Scope.WORKER), strict=True):
+            condition = health.condition(health.workers[name])
+            values[base + _CONDITION] = condition
+            values[base + _EJECTED] = condition in (Condition.ERRORS, Condition.SILENCE)
+
+    def count_refused_retry(self, pool: Pool) -> None:
+        """A request of this pool is not tried again: too many are."""
+        base = self._pool_bases.get((pool.model, pool.name))
+        if base is not None:
+            self._values[base + _RETRIES_REFUSED] += 1
+
     def look_around(self) -> None:
         """Map arrays of processes that have appeared since. Cheap when there is nothing to find."""
         if self._control is None:
             self._control = map_cells(self._run_dir / CONTROL_CELLS, self._layout)
             if self._control is not None:
-                self._is_up = self._by_worker(self._control.values, offset("ridgeline_worker_up"))
+                self.is_up = self._by_worker(self._control.values, offset("ridgeline_worker_up"))
         for peer, cells in self._peers.items():
             if cells is None:
                 found = map_cells(serving_cells(self._run_dir, peer), self._layout)

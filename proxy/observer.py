@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from proxy.rundir import serving_cells
+from routing.health import EJECTED, Condition
 from routing.topology import Pool, Topology, Worker
 from telemetry.cells import Cells, map_cells
 from telemetry.exemplars import Exemplars
@@ -32,6 +33,14 @@ _MAX_CONNECTIONS = 256
 _PIECE_BYTES = 64 * 1024
 _SHUTDOWN_SECONDS = 0.2  # for answers on their way
 _ADOPTION_SECONDS = 5.0  # after which a topology is shown whoever has adopted it
+
+
+_CONDITIONS = {
+    Condition.WELL: "up",
+    Condition.ERRORS: "ejected: errors",
+    Condition.SILENCE: "ejected: silence",
+    Condition.SLOW_START: "slow start",
+}
 
 
 class ServingArrays:
@@ -197,6 +206,12 @@ class GatewayView:
             if any(array[scene.layout.worker_base(worker.index) + cell] > 0 for array in arrays)
         )
 
+    def conditions(self) -> dict[str, tuple[Condition, int]]:
+        """What the serving processes make of each worker, by name, and how many of them leave it out."""
+        scene = self._shown
+        arrays = [array for array in scene.serving.by_slot() if array is not None]
+        return {worker.name: condition_of(scene.layout, worker, arrays) for worker in scene.topology.workers}
+
     def records(self) -> bytes:
         """Return the newest records, newest first, as JSON."""
         return b"[" + b",".join(map(json_object, reversed(self.recent))) + b"]"
@@ -221,12 +236,15 @@ def _worker_state(scene: _Scene, worker: Worker, arrays: Sequence[Sequence[float
         return None if isnan(figure) else int(figure)
 
     up = said("ridgeline_worker_up")
+    condition, left_out_by = condition_of(scene.layout, worker, arrays)
     return {
         "worker": worker.name,
         "url": worker.url,
         "source": worker.source,
         "is_draining": worker.is_draining,
         "is_up": None if up is None else bool(up),
+        "condition": _CONDITIONS[condition] if up != 0 else "down",
+        "left_out_by_processes": left_out_by,
         "in_flight_requests": sum(int(array[base + slot("ridgeline_in_flight_requests")]) for array in arrays),
         "running_requests": said("ridgeline_worker_running_requests"),
         "waiting_requests": said("ridgeline_worker_waiting_requests"),
@@ -234,6 +252,16 @@ def _worker_state(scene: _Scene, worker: Worker, arrays: Sequence[Sequence[float
         "scrape_failures": said("ridgeline_scrape_failures_total"),
         "restarts": said("ridgeline_worker_restarts_total"),
     }
+
+
+def condition_of(layout: Layout, worker: Worker, arrays: Sequence[Sequence[float]]) -> tuple[Condition, int]:
+    """What the serving processes make of a worker, the worst of it, and how many of them leave it out."""
+    base = layout.worker_base(worker.index)
+    said = [array[base + slot("ridgeline_worker_condition")] for array in arrays]
+    left_out = [condition for condition in said if condition in EJECTED]
+    if left_out:
+        return Condition(int(max(left_out))), len(left_out)
+    return Condition.SLOW_START if Condition.SLOW_START in said else Condition.WELL, 0
 
 
 def observer_app(view: GatewayView) -> web.Application:

@@ -94,7 +94,14 @@ class Overlay:
                 first_worker += len(workers)
                 pools.append(replace(pool, workers=workers))
             models.append(replace(model, pools=tuple(pools)))
-        whole = assemble(tuple(models), configured.keys, configured.limits, configured.following)
+        whole = assemble(
+            tuple(models),
+            configured.keys,
+            configured.limits,
+            configured.following,
+            retries=configured.retries,
+            health=configured.health,
+        )
         return replace(whole, is_settled=configured.is_settled)
 
     def _workers(self, pool: Pool, first: int, names: set[str]) -> tuple[Worker, ...]:

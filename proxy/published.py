@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from routing.guidance import NO_GUIDANCE, Guidance
-from routing.topology import Following, Key, Limits, Model, Topology, assemble
+from routing.topology import Following, HealthRules, Key, Limits, Model, Retries, Topology, assemble
 
 _FILE = "topology.msgpack"
 _GUIDANCE = "guidance.msgpack"
@@ -28,6 +28,8 @@ class _Published(msgspec.Struct):
     keys: tuple[Key, ...]
     limits: Limits
     following: Following
+    retries: Retries
+    health: HealthRules
     is_settled: bool = True
 
 
@@ -37,7 +39,15 @@ _decode_guidance = msgspec.msgpack.Decoder(Guidance).decode
 
 def publish(run_dir: Path, topology: Topology) -> None:
     """Make this the topology in force. Readers see the old one or the new one, never a part. Raises OSError."""
-    published = _Published(topology.models, topology.keys, topology.limits, topology.following, topology.is_settled)
+    published = _Published(
+        topology.models,
+        topology.keys,
+        topology.limits,
+        topology.following,
+        topology.retries,
+        topology.health,
+        topology.is_settled,
+    )
     _replace(run_dir / _FILE, msgspec.msgpack.encode(published))
 
 
@@ -102,7 +112,14 @@ class TopologyReader(_NewsReader):
         published = self._read(_decode)
         if published is None:
             return None
-        topology = assemble(published.models, published.keys, published.limits, published.following)
+        topology = assemble(
+            published.models,
+            published.keys,
+            published.limits,
+            published.following,
+            retries=published.retries,
+            health=published.health,
+        )
         return replace(topology, is_settled=published.is_settled)
 
 

@@ -20,10 +20,12 @@ from proxy.lookups import Owners
 from proxy.published import GuidanceReader, TopologyReader
 from proxy.records import RecordSender
 from proxy.rundir import RECORDS_SOCKET, serving_cells
+from proxy.silence import look_for_silence
 from proxy.tracing import Tracer, hash_of, header_pattern
 from proxy.upstream import WorkerConnections
 from proxy.usage_refusals import UsageRefusals
 from routing.policy import Decision
+from routing.retry_budget import RetryBudget
 from routing.topology import Key, Topology, Worker
 from telemetry.catalog import Writer
 from telemetry.cells import create_cells, reset_gauges
@@ -78,6 +80,7 @@ class ServingState:
         self.exchanges: set[Exchange] = set()
         self.owners = Owners()
         self.usage_refusals = UsageRefusals()
+        self.retry_budget = RetryBudget(topology.retries.budget_ratio, topology.retries.budget_per_second, clock())
         self.fingerprints: dict[str, str] = {}  # what workers put on the last event of a stream, by their URL
         self.beginnings = Beginnings()
         self.reports_cached: set[str] = set()  # names of workers that have said how much they had cached
@@ -110,6 +113,8 @@ class ServingState:
 
     def _wire(self, topology: Topology) -> None:
         self.topology = topology
+        self.retry_budget.ratio = topology.retries.budget_ratio
+        self.retry_budget.floor_per_second = topology.retries.budget_per_second
         self.keys = {key.sha256: key for key in topology.keys}
         self.endpoints = Endpoints(topology, int(wall_clock()))
         self.recorder = Recorder(self._cells.values, self._layout, topology)
@@ -209,6 +214,8 @@ class ServingState:
             self.loads.guidance = guidance
         self.loads.look_around()
         self.counting.look_after(self.topology, now)
+        look_for_silence(self.exchanges, self.loads.health, self.topology.health.silence_seconds, now)
+        self.loads.look_at_health(now)
 
     def _count_dropped(self, count: int) -> None:
         self._cells.values[_DROPPED] += count

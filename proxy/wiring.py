@@ -8,7 +8,19 @@ from dataclasses import fields
 from proxy.config import Config, PoolConfig, WorkerConfig
 from proxy.config_tokenizer import TokenizerConfig
 from proxy.worker_url import parse_worker_url
-from routing.topology import Following, Key, Limits, Model, Pool, TokenizerSource, Topology, Worker, assemble
+from routing.topology import (
+    Following,
+    HealthRules,
+    Key,
+    Limits,
+    Model,
+    Pool,
+    Retries,
+    TokenizerSource,
+    Topology,
+    Worker,
+    assemble,
+)
 
 
 def build_topology(config: Config) -> Topology:
@@ -47,7 +59,14 @@ def build_topology(config: Config) -> Topology:
         )
         for index, key in enumerate(config.keys)
     )
-    return assemble(tuple(models), keys, overall, _following(config))
+    return assemble(
+        tuple(models),
+        keys,
+        overall,
+        _following(config),
+        retries=Retries(**config.retries.model_dump()),
+        health=HealthRules(**config.health.model_dump()),
+    )
 
 
 def _tokenizer(settings: TokenizerConfig) -> TokenizerSource:

@@ -39,9 +39,14 @@ class PoolGuidance(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerGuidance(msgspec.Struct, frozen=True, gc=False):
-    """Of one worker, by its name. ``None`` is not known."""
+    """Of one worker, by its name. ``None`` is not known. Rates are the lowest that are usual there, in tokens a second."""
 
     max_model_len: int | None = None  # prompt and output tokens of one request that it can hold, as it says itself
+    prefill_tokens_per_second: float | None = None  # prompt tokens until the first token, waiting and all
+    decode_tokens_per_second: float | None = None  # of one answer
+
+
+UNKNOWN_PACE = WorkerGuidance()
 
 
 class Guidance(msgspec.Struct, frozen=True, gc=False):

@@ -40,6 +40,8 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     guidance: Guidance = NO_GUIDANCE
     rings: Mapping[int, Ring] = _NO_RINGS  # by pool index, of pools whose policy needs one
     share: Sequence[float] = ()  # of what others get, 0 to 1, while a worker starts slowly; empty: all get the same
+    avoided: Collection[int] = ()  # indices of workers that fail: only for requests that have nobody else
+    busy: Collection[int] = ()  # and of those that have just refused because they have enough to do
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):

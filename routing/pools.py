@@ -77,8 +77,15 @@ def takers(pool: Pool, demand: Demand, snapshot: Snapshot, tried: Collection[str
         if known is not None and known.least_model_len is not None:
             least = _least(demand)
             if least > known.least_model_len:
-                return [worker for worker in found if _holds(worker, least, guidance)]
-    return found
+                found = [worker for worker in found if _holds(worker, least, guidance)]
+    return _preferred(found, snapshot) if snapshot.avoided or snapshot.busy else found
+
+
+def _preferred(found: list[Worker], snapshot: Snapshot) -> list[Worker]:
+    """Those that neither fail nor are busy; else those that do not fail; else all, since trying is better than refusing."""
+    well = [worker for worker in found if worker.index not in snapshot.avoided]
+    free = [worker for worker in well if worker.index not in snapshot.busy]
+    return free or well or found
 
 
 def overflow(

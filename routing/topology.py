@@ -121,6 +121,30 @@ class Following:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """When a request goes to a second worker because the first one failed before any byte of its answer was passed on."""
+
+    max_attempts: int = 3  # workers that are asked for one request; 1: nothing is tried again
+    budget_ratio: float = 0.2  # share of the requests of the last ten seconds that may be sent once more, 0 and above
+    budget_per_second: float = 2.0  # so many more, for every serving process
+    backoff_seconds: float = 0.25  # before the third worker is asked when two were busy; at most, and doubled for each more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthRules:
+    """When a worker gets no new requests because of how it did with earlier ones."""
+
+    failures_in_row: int = 5  # requests it failed one after another; a connection that cannot be made is enough alone
+    failure_ratio: float = 0.5  # of the requests of the last half minute, 0 to 1, once there are enough
+    failure_ratio_requests: int = 20  # enough
+    silence_seconds: float = 30.0  # that all running requests of a worker send nothing although they should
+    ejection_seconds: float = 5.0  # out for so long at first; doubled each time that it fails again
+    max_ejection_seconds: float = 300.0
+    max_ejected_ratio: float = 0.5  # of a pool's workers, 0 to 1; more are never left out at once
+    slow_start_seconds: float = 30.0  # after which a worker that came back has its whole share again; 0: at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """Everything a serving process routes by. The flat tuples are in index order."""
 
@@ -130,6 +154,8 @@ class Topology:
     keys: tuple[Key, ...] = ()
     limits: Limits = field(default_factory=Limits)
     following: Following = field(default_factory=Following)
+    retries: Retries = field(default_factory=Retries)
+    health: HealthRules = field(default_factory=HealthRules)
     is_settled: bool = True  # False: some pool's workers have not been looked up yet since the gateway started
 
     @property
@@ -142,8 +168,25 @@ class Topology:
         )
 
 
-def assemble(models: tuple[Model, ...], keys: tuple[Key, ...], limits: Limits, following: Following | None = None) -> Topology:
+def assemble(
+    models: tuple[Model, ...],
+    keys: tuple[Key, ...],
+    limits: Limits,
+    following: Following | None = None,
+    *,
+    retries: Retries | None = None,
+    health: HealthRules | None = None,
+) -> Topology:
     """The topology of these models, whose pools and workers carry indices from 0 in the order in which they come."""
     pools = tuple(pool for model in models for pool in model.pools)
     workers = tuple(worker for pool in pools for worker in pool.workers)
-    return Topology(models=models, pools=pools, workers=workers, keys=keys, limits=limits, following=following or Following())
+    return Topology(
+        models=models,
+        pools=pools,
+        workers=workers,
+        keys=keys,
+        limits=limits,
+        following=following or Following(),
+        retries=retries or Retries(),
+        health=health or HealthRules(),
+    )

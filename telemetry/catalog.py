@@ -287,6 +287,11 @@ CATALOG: tuple[Family, ...] = (
         "Prompts that were to be counted exactly because a choice of pool depended on it, by what came of it.",
         "result",
     ),
+    _counter(
+        "retries_refused_total",
+        Scope.POOL,
+        "Requests that no further worker was asked for because the retry budget was spent.",
+    ),
     # Workers
     _counter(
         "floor_beaten_total",
@@ -328,6 +333,18 @@ CATALOG: tuple[Family, ...] = (
     ),
     _gauge(
         "worker_up", Scope.WORKER, "1 while the worker's health check succeeds, 0 while not.", writer=Writer.CONTROL, start=nan
+    ),
+    _gauge(
+        "worker_ejected",
+        Scope.WORKER,
+        "Serving processes that leave the worker out because its requests fail or it has fallen silent.",
+    ),
+    Family(
+        name="ridgeline_worker_condition",
+        kind=Kind.GAUGE,
+        scope=Scope.WORKER,
+        help="What a serving process makes of the worker, as a number of `routing.health.Condition`.",
+        is_exposed=False,
     ),
     _gauge("worker_running_requests", Scope.WORKER, "Requests running, as the worker says.", writer=Writer.CONTROL, start=nan),
     _gauge("worker_waiting_requests", Scope.WORKER, "Requests waiting, as the worker says.", writer=Writer.CONTROL, start=nan),

@@ -29,7 +29,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_exact_counts_total.result": tuple(value.value for value in CountResult),
     "direction": tuple(value.value for value in Misroute),
     "policy": tuple(POLICIES),
-    "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned"),
+    "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned", "failed", "busy", "silent"),
     "kind": ("prompt", "completion", "cached"),
     "length": tuple(LENGTH_CLASSES),
     "figure": ("ttft", "tpot", "e2e"),

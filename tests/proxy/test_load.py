@@ -241,3 +241,37 @@ def test_requests_of_another_pool_are_counted_as_such(process):
     base = Layout.of(TWO).pool_base(0)
     assert one.values[base + slot("ridgeline_routes_total", policy="least-load", reason="overflow")] == 1
     assert one.values[base + slot("ridgeline_routes_total", policy="least-load", reason="least_load")] == 0
+
+
+def test_what_one_process_leaves_out_the_others_do_too(process):
+    """A worker that one process could not reach gets no new requests of any; its peers learn it at the next look."""
+    one, other = process(0), process(1)
+    one.loads.look_around()
+    one.loads.health.failed("w-0", "connect_failed", 0.0)
+    one.loads.look_at_health(0.0)
+    other.loads.look_at_health(0.0)
+
+    assert set(one.loads.snapshot().avoided) == set(other.loads.snapshot().avoided) == {0}
+    assert one.figure("w-0", slot("ridgeline_worker_ejected")) == 1
+    assert other.figure("w-0", slot("ridgeline_worker_ejected")) == 0
+
+    one.loads.look_at_health(5.0)
+    one.loads.health.begins("w-0")
+    one.loads.health.has_begun("w-0", 5.1)
+    one.loads.look_at_health(5.5)
+    other.loads.look_at_health(5.5)
+
+    assert not other.loads.snapshot().avoided
+    assert one.figure("w-0", slot("ridgeline_worker_ejected")) == 0
+
+
+def test_what_is_left_out_stays_so_in_another_topology(process):
+    """Workers keep what is known of them, whatever their place."""
+    one = process()
+    one.loads.health.failed("w-1", "connect_failed", 0.0)
+
+    one.adopt(a_topology({"default": ["w-1", "w-2", "w-3"]}))
+
+    assert set(one.loads.snapshot().avoided) == {0}
+    one.loads.look_at_health(1.0)
+    assert one.figure("w-1", slot("ridgeline_worker_ejected")) == 1

@@ -134,3 +134,29 @@ def test_the_pool_decides_before_the_worker():
 
     assert choose(TWO, Demand(an_estimate(3000), 10), a_snapshot(up=(1, 1, 0, 0))) is Impossible.NO_WORKER
     assert choose(TWO, Demand(an_estimate(10**6), 10), a_snapshot(up=(0, 0, 0, 0))) is Impossible.FIT
+
+
+@pytest.mark.parametrize(
+    ("avoided", "busy", "down", "tried", "expected"),
+    [
+        ({0}, set(), (), (), {1, 2}),
+        (set(), {0, 1}, (), (), {2}),
+        ({0}, {1}, (), (), {2}),
+        ({0}, {1, 2}, (), (), {1, 2}),  # to be busy is less than to fail
+        ({0, 1, 2}, set(), (), (), {0, 1, 2}),  # trying is better than refusing
+        ({0}, set(), (1, 2), (), {0}),
+        ({0, 1}, set(), (), ("w-2",), {0, 1}),
+        ({0}, {1}, (2,), ("w-1",), {0}),
+    ],
+)
+def test_workers_that_fail_or_are_busy_are_passed_over(avoided, busy, down, tried, expected):
+    """As long as there are others: first those that nothing is held against, then the busy ones, then all that are up."""
+    up = tuple(0.0 if at in down else 1.0 for at in range(3))
+    demand = Demand(an_estimate(10), max_tokens=10)
+    found = set()
+    for turn in range(6):
+        decision = choose(ONE, demand, Snapshot(up, (0.0,) * 3, turn, avoided=avoided, busy=busy), tried)
+        assert isinstance(decision, Decision)
+        found.add(decision.worker.index)
+
+    assert found == expected
