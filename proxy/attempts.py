@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from time import monotonic as clock
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from proxy.dispatch import decide, prepare_lookup
 from proxy.errors import ProxyError, no_worker, response_not_found
 from proxy.lookups import possible_owners, serves_one_model
@@ -18,6 +20,7 @@ from telemetry.record import Phase
 if TYPE_CHECKING:
     from proxy.load import Block
     from proxy.upstream import WorkerConnection
+    from routing.admission import Caps
 
 _ABOUT_REQUEST = frozenset({400, 409, 422})
 _JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
@@ -56,17 +59,48 @@ class Attempts(Progress, ABC):
         assert prepared is not None
         state = self.state
         previous = prepared.request.previous_id
-        self.decision = decision = decide(
-            prepared,
-            state.endpoints,
-            state.loads.snapshot(is_retry=bool(self._tried)),
-            self._tried,
-            None if previous is None else self._owner_of(previous),
+        owner = None if previous is None else self._owner_of(previous)
+        if owner is None and not self._tried and state.admission.holds_back(prepared):
+            self._wait(since)
+            return
+        decision = decide(
+            prepared, state.endpoints, state.loads.snapshot(is_retry=bool(self._tried)), self._tried, owner
         )
+        if decision is None:
+            self._wait(since)
+        else:
+            self._go_to(decision, since)
+
+    def _go_to(self, decision: Decision, since: float) -> None:
+        prepared, state = self.prepared, self.state
+        assert prepared is not None
+        self.decision = decision
         self.limits = decision.pool.limits
         self._load_tokens = prepared.demand.total_tokens
         self._load = state.loads.begin(decision, self._load_tokens)
         self._approach(since)
+
+    def _wait(self, since: float) -> None:
+        """No worker has room: into the queue. Raises `ProxyError` when that is full."""
+        self.phase = Phase.QUEUE
+        self.sent_at = None
+        now = clock()
+        self.own_seconds += now - since
+        self.state.admission.wait(self, now)  # type: ignore[arg-type]  # every one is an Exchange
+
+    def resume(self, now: float, caps: Caps | None) -> bool:
+        """Go on from the queue if a worker has room now; ``caps`` are those in force unless given. Raises `ProxyError`."""
+        prepared, state = self.prepared, self.state
+        assert prepared is not None
+        snapshot = state.loads.snapshot(is_retry=bool(self._tried))
+        if caps is not None:
+            snapshot = msgspec.structs.replace(snapshot, caps=caps)
+        decision = decide(prepared, state.endpoints, snapshot, self._tried)
+        if decision is None:
+            return False
+        state.admission.leave(self, now, is_served=True)  # type: ignore[arg-type]  # the same
+        self._go_to(decision, now)
+        return True
 
     def _approach(self, since: float) -> None:
         """Send to the worker of the decision, once a connection is there."""

@@ -30,6 +30,7 @@ from proxy.config_values import (
     ChainHeader,
     CollectorUrl,
     Count,
+    CountOrZero,
     HeaderName,
     HeaderValue,
     ModelName,
@@ -40,17 +41,19 @@ from proxy.config_values import (
     SecondsOrZero,
     Sha256,
     Text,
+    Weight,
     WorkerKey,
     known_policy,
     list_of_workers,
     text_or_mapping,
 )
 from proxy.worker_url import parse_worker_url
-from routing.topology import Limits
+from routing.topology import Admission, Limits
 
 __all__ = ["Config", "ConfigError", "Problem", "load_config", "parse_config", "read_config", "warnings_of"]
 
 _DEFAULT = Limits()
+_ADMISSION = Admission()
 
 
 class _Section(BaseModel):
@@ -158,6 +161,45 @@ class LimitsConfig(PoolLimits):
     )
 
 
+class PoolAdmission(_Section):
+    """How much workers are given at once, and who waits for them. In a pool, what is absent is taken from the overall one."""
+
+    model_config = ConfigDict(json_schema_extra=_defaults_come_from_limits)
+
+    max_requests_per_worker: Count | None = Field(
+        default=None,
+        description="Requests that a worker has at once; null: as the limits model says, or no cap where it cannot say.",
+    )
+    max_tokens_per_worker: Count | None = Field(
+        default=None,
+        description=(
+            "Tokens that a worker has at once, prompts and output budgets together; null: as the limits model says, or no cap. "
+            "A request that is larger goes to a worker that has nothing else."
+        ),
+    )
+    derive: bool = Field(
+        default=True,
+        description="Take caps that are null from the limits model: the worker's KV cache, and the knee at the mean context.",
+    )
+    queue_requests: CountOrZero = Field(
+        default=_ADMISSION.queue_requests,
+        description="Requests that may wait for the pool in each serving process; beyond them 429. 0: nobody waits.",
+    )
+    queue_bytes: Count = Field(
+        default=_ADMISSION.queue_bytes,
+        description="Bytes of the bodies of requests that wait for the pool in each serving process; beyond them 429.",
+    )
+    queue_seconds: Seconds = Field(
+        default=_ADMISSION.queue_seconds, description="Seconds that a request may wait for a worker; after them 503."
+    )
+
+
+class AdmissionConfig(PoolAdmission):
+    """How much workers are given at once, and who waits for them."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: None)
+
+
 class PoolConfig(_Section):
     """Workers that can stand in for each other: same model, same context range."""
 
@@ -188,6 +230,9 @@ class PoolConfig(_Section):
         default=None, description="Sent to these workers as Bearer token; when absent the overall `worker_key`. Secret."
     )
     limits: PoolLimits = Field(default_factory=PoolLimits, description="Overrides of the overall `limits` for this pool.")
+    admission: PoolAdmission = Field(
+        default_factory=PoolAdmission, description="Overrides of the overall `admission` for this pool."
+    )
     gpu: Annotated[Text | dict[str, JsonValue], BeforeValidator(text_or_mapping)] | None = Field(
         default=None,
         description=(
@@ -243,6 +288,11 @@ class KeyConfig(_Section):
     models: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         default=None, description="Names of the models the key may use; absent: all."
     )
+    priority: Literal["high", "normal", "low"] = Field(
+        default="normal",
+        description="Its share while requests wait: those of `high` get four times what `normal` gets, `low` a quarter of it.",
+    )
+    weight: Weight = Field(default=1.0, description="Its share beside other keys of its priority while requests wait; above 0.")
 
 
 class LogConfig(_Section):
@@ -308,6 +358,9 @@ class Config(_Section):
         default=(), description="API keys of clients; none: everyone who reaches `listen` may use every model."
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on every request.")
+    admission: AdmissionConfig = Field(
+        default_factory=AdmissionConfig, description="How much workers are given at once, and who may wait for them."
+    )
     log: LogConfig = Field(default_factory=LogConfig, description="Where the request log goes.")
     tracing: TracingConfig = Field(default_factory=TracingConfig, description="OpenTelemetry: traces, and metrics too.")
     chains: ChainsConfig = Field(default_factory=ChainsConfig, description="How requests that belong together are known.")

@@ -157,6 +157,8 @@ ModelName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), Afte
 PoolName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_pool_name)]
 Address = Annotated[str, BeforeValidator(_not_a_port), AfterValidator(_listen)]
 Count = Annotated[int, Field(ge=1, le=2**53), BeforeValidator(_not_boolean)]
+CountOrZero = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_not_boolean)]
+Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 SecondsOrZero = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 Text = Annotated[str, Field(min_length=1)]

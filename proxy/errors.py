@@ -78,6 +78,18 @@ def no_worker(*, has_tried: bool) -> ProxyError:
     return Refusal(503, "no_worker", text, reason=Rejection.NO_WORKER, retry_after_seconds=2)
 
 
+def queue_full(retry_after_seconds: int) -> Refusal:
+    """Every worker has as much to do as it may, and as many wait as may."""
+    text = "All workers for this model are busy and too many requests wait for them."
+    return Refusal(429, "queue_full", text, reason=Rejection.QUEUE, retry_after_seconds=retry_after_seconds)
+
+
+def queue_timeout(retry_after_seconds: int) -> Refusal:
+    """No worker had room for as long as a request may wait."""
+    text = "No worker had room for this request in time."
+    return Refusal(503, "queue_timeout", text, reason=Rejection.QUEUE, retry_after_seconds=retry_after_seconds)
+
+
 def gateway_refused() -> WorkerFault:
     """The worker does not take the key that the gateway has for it, which no client can mend."""
     return WorkerFault("worker_refused_gateway", "The worker does not accept the gateway's credentials.")

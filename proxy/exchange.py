@@ -407,6 +407,8 @@ class Exchange(Attempts):
 
     def _end(self, outcome: Outcome, reason: str | None, now: float) -> None:
         self.ended = True
+        if self.waiting is not None:
+            self.state.admission.leave(self, now)
         if self.relay is not None:
             self.answer_bytes = self.relay.answer_bytes
         if self.paused_at is not None:

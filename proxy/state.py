@@ -12,6 +12,7 @@ from time import monotonic as clock
 from time import time as wall_clock
 from typing import TYPE_CHECKING
 
+from proxy.admission import Admission
 from proxy.endpoints import Endpoint, Endpoints
 from proxy.load import WorkerLoads
 from proxy.lookups import Owners
@@ -92,6 +93,7 @@ class ServingState:
         self._lag = Lag()
         self._tick_at = clock()
         self._wire(topology)
+        self.admission = Admission(self)
 
     def adopt(self, topology: Topology) -> None:
         """Go on with another topology. Requests that are under way end where they began; their figures are counted here."""
@@ -103,6 +105,7 @@ class ServingState:
             self._layout = layout
         self.loads.adopt(self._cells.values, layout, topology)
         self._wire(topology)
+        self.admission.adopt()
 
     def _wire(self, topology: Topology) -> None:
         self.topology = topology
@@ -202,7 +205,7 @@ class ServingState:
                 raise
         guidance = self._guidance_news.read_news()
         if guidance is not None:
-            self.loads.guidance = guidance
+            self.loads.follow(guidance)
         self.loads.look_around()
 
     def _count_dropped(self, count: int) -> None:

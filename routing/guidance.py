@@ -19,6 +19,9 @@ class PoolGuidance(msgspec.Struct, frozen=True, gc=False):
 class WorkerGuidance(msgspec.Struct, frozen=True, gc=False):
     """Of one worker, by its name."""
 
+    max_requests: float | None = None  # in flight at once, so that it runs at its best; None: not known
+    max_tokens: float | None = None  # their prompts and output budgets together, so that its KV cache holds them
+
 
 class Guidance(msgspec.Struct, frozen=True, gc=False):
     """Everything of one moment."""

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from routing.admission import Caps, has_room
 from routing.demand import Demand
 from routing.guidance import NO_GUIDANCE, Guidance
 from routing.topology import Model, Pool, Worker
@@ -44,6 +45,7 @@ class Impossible(StrEnum):
 
     FIT = "fit"  # surely longer than the largest pool accepts
     NO_WORKER = "no_worker"  # every worker of the pool is down or has been tried
+    BUSY = "busy"  # there are workers, and each has as much to do as it may; the request can wait
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +56,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     turn: int  # grows by one with every decision
     in_flight: Sequence[float] = ()  # requests in flight, over all serving processes
     guidance: Guidance = NO_GUIDANCE
+    caps: Caps | None = None  # what workers may be given at most; None: no caps
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -96,6 +99,10 @@ def choose(model: Model, demand: Demand, snapshot: Snapshot, tried: Collection[s
     ]
     if not candidates:
         return Impossible.NO_WORKER
+    if snapshot.caps is not None:
+        candidates = [worker for worker in candidates if has_room(worker, demand, snapshot)]
+        if not candidates:
+            return Impossible.BUSY
     if len(candidates) == 1:
         return Decision(pool, candidates[0], pool_reason, pool.policy, Reason.RETRY if tried else Reason.ONLY_WORKER)
     worker, reason = POLICIES[pool.policy](candidates, demand, snapshot)

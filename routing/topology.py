@@ -32,6 +32,18 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """How much a pool's workers are given at once, and who may wait for them. Seconds and bytes; counts per serving process."""
+
+    max_requests_per_worker: int | None = None  # None: derived, if that is wanted and possible
+    max_tokens_per_worker: int | None = None  # prompts and output budgets together; None: the same
+    derives: bool = True  # take caps from the limits model where none is configured
+    queue_requests: int = 256  # how many may wait for the pool; 0: nobody
+    queue_bytes: int = 256 * 1024 * 1024  # bodies of those that wait for the pool
+    queue_seconds: float = 30.0  # how long one may wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """One vLLM server, known by its base URL."""
 
@@ -58,6 +70,7 @@ class Pool:
     asks_usage: bool = True  # ask workers for usage in streams that did not, and take it out again
     worker_key: str | None = field(default=None, repr=False)  # sent as Bearer to the workers
     limits: Limits = field(default_factory=Limits)
+    admission: Admission = field(default_factory=Admission)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +91,8 @@ class Key:
     name: str
     sha256: bytes = field(repr=False)  # 32 bytes
     models: frozenset[str] | None = None  # model names it may use; None: all
+    priority: str = "normal"  # in a queue: one of `routing.admission_queue.SHARES`
+    weight: float = 1.0  # its share of a queue beside other keys of its priority; above 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -233,6 +233,7 @@ CATALOG: tuple[Family, ...] = (
         "Prompt tokens of the requests whose cached tokens are known: the denominator of the hit share.",
     ),
     _counter("cache_unknown_requests_total", Scope.POOL, "Requests whose worker did not say how many tokens were cached."),
+    _gauge("queued_requests", Scope.POOL, "Requests that wait in the gateway for a worker with room."),
     _counter("routes_total", Scope.POOL, "Choices of a worker, by policy and by what decided.", "policy", "reason"),
     # Workers
     _histogram(
