@@ -119,6 +119,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         token_events=found.token_events,
         estimated_prompt_tokens=None if prepared is None else prepared.demand.estimate.tokens,
         max_tokens=None if request is None else request.max_tokens,
+        load_tokens=None if prepared is None or is_lookup else prepared.demand.total_tokens,
         request_bytes=exchange.request_bytes,
         answer_bytes=exchange.answer_bytes,
         no_token=_no_token(exchange, found) if is_stream and ttft is None else None,

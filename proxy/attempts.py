@@ -63,9 +63,7 @@ class Attempts(Progress, ABC):
         if owner is None and not self._tried and state.admission.holds_back(prepared):
             self._wait(since)
             return
-        decision = decide(
-            prepared, state.endpoints, state.loads.snapshot(is_retry=bool(self._tried)), self._tried, owner
-        )
+        decision = decide(prepared, state.endpoints, state.loads.snapshot(is_retry=bool(self._tried)), self._tried, owner)
         if decision is None:
             self._wait(since)
         else:

@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from proxy.admin import admin_app
+from proxy.capping import CapAdviser
 from proxy.config import Config, ConfigError
 from proxy.fleet import Fleet, open_control_cells
 from proxy.guiding import Guide
@@ -87,7 +88,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             exemplars=followers.exemplars,
         )
 
-        guide = Guide([], options.run_dir)
+        guide = Guide([CapAdviser(lambda: reloader.config, options.config.parent)], options.run_dir)
 
         def take(records: list[RequestRecord]) -> None:
             guide.take(records)

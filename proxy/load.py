@@ -87,7 +87,9 @@ class WorkerLoads:
         self._processes = processes
         self.guidance = NO_GUIDANCE
         self.caps: Caps | None = None
-        self.on_end: Callable[[tuple[str, str]], None] | None = None  # told when a worker has less to do; None: nobody waits for that
+        self.on_end: Callable[[tuple[str, str]], None] | None = (
+            None  # told when a worker has less to do; None: nobody waits for that
+        )
         self._turn = number  # processes begin at different workers
         self._blocks: dict[tuple[str, str, str], Block] = {}  # by model, pool and worker, as cells are
         self.adopt(values, layout, topology)

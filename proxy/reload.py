@@ -78,6 +78,11 @@ class Reloader:
     def __repr__(self) -> str:
         return f"<Reloader {self._path}>"
 
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self._told
+
     async def run(self) -> None:
         """Look every second, and whenever asked."""
         last_look = self._seen

@@ -60,11 +60,11 @@ def simulate(
     request still unfinished when nothing moves any more (a paused engine) has no end. Without ``skips_ahead`` each step of each
     engine goes through the heap; that is slower and gives the same.
     """
-    run = _Run(engines, choose, skips_ahead)
+    run = Run(engines, choose, skips_ahead)
     return run.through(list(arrivals), list(changes))
 
 
-class _Record:
+class Record:
     """A request under way."""
 
     __slots__ = (
@@ -115,7 +115,7 @@ class _Record:
         )
 
 
-class _Run:
+class Run:
     """Two heaps: what comes to the fleet, and the ends of steps in flight."""
 
     def __init__(self, engines: Sequence[Engine], choose: Choose, skips_ahead: bool) -> None:
@@ -125,8 +125,8 @@ class _Run:
         self._skips_ahead = skips_ahead
         self._ranks = [rank for engine in engines for rank in engine.ranks]
         self._places = list(accumulate((len(engine.ranks) for engine in engines), initial=0))  # of each engine's first rank
-        self._records: list[_Record] = []  # by the number that is their identifier
-        self._coming: list[tuple[float, int, Arrival | Change | _Record]] = []  # a record: it reaches its engine
+        self._records: list[Record] = []  # by the number that is their identifier
+        self._coming: list[tuple[float, int, Arrival | Change | Record]] = []  # a record: it reaches its engine
         self._pushed = 0  # so that what comes at the same instant keeps its order
         self._steps: list[tuple[float, int, Step]] = []  # by end and place of the rank
         self._idle = set(range(len(self._ranks)))
@@ -156,26 +156,33 @@ class _Run:
                 self._woken.clear()
         return [record.served() for record in self._records]
 
-    def _push(self, at: float, one: Arrival | Change | _Record) -> None:
+    def _push(self, at: float, one: Arrival | Change | Record) -> None:
         heappush(self._coming, (at, self._pushed, one))
         self._pushed += 1
 
-    def _come(self, one: Arrival | Change | _Record, now: float) -> None:
+    def _come(self, one: Arrival | Change | Record, now: float) -> None:
         if isinstance(one, Change):
             one.apply(self._fleet.engines)
             self._woken |= self._idle
-        elif isinstance(one, _Record):
+        elif isinstance(one, Record):
             self._enter(one)
         else:
             self._route(one, now)
 
     def _route(self, arrival: Arrival, now: float) -> None:
-        fleet, record = self._fleet, _Record(len(self._records), arrival, now)
+        record = self._note(arrival, now)
+        worker = self._choose(arrival, self._fleet)
+        self._fleet.turn += 1
+        if worker is not None:
+            self._send(record, worker, now)
+
+    def _note(self, arrival: Arrival, now: float) -> Record:
+        record = Record(len(self._records), arrival, now)
         self._records.append(record)
-        worker = self._choose(arrival, fleet)
-        fleet.turn += 1
-        if worker is None:
-            return
+        return record
+
+    def _send(self, record: Record, worker: int, now: float) -> None:
+        fleet = self._fleet
         record.is_refused = False
         record.worker = worker
         fleet.in_flight[worker] += 1
@@ -186,7 +193,7 @@ class _Run:
         else:
             self._enter(record)
 
-    def _enter(self, record: _Record) -> None:
+    def _enter(self, record: Record) -> None:
         arrival, worker = record.arrival, record.worker
         try:
             record.rank = self._fleet.engines[worker].add(
@@ -238,6 +245,6 @@ class _Run:
                 if follow_up is not None:
                     self._push(now + follow_up.at_seconds, follow_up)
 
-    def _gone(self, record: _Record) -> None:
+    def _gone(self, record: Record) -> None:
         self._fleet.in_flight[record.worker] -= 1
         self._fleet.load_tokens[record.worker] -= record.load_tokens

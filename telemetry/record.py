@@ -137,6 +137,7 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     token_events: int = 0  # events that carried at least one token
     estimated_prompt_tokens: int | None = None
     max_tokens: int | None = None  # output limit declared by the client
+    load_tokens: int | None = None  # what it counted for while in flight: estimated prompt and output budget
     request_bytes: int = 0
     answer_bytes: int = 0
     no_token: NoToken | None = None

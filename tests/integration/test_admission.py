@@ -318,7 +318,10 @@ async def test_a_large_request_keeps_one_worker_free_and_not_the_pool() -> None:
         scripts = [[Until(free), Send(ANSWER)], [Until(also_free), Send(ANSWER)]]
         async with sent(scene, scripts, max_tokens=100) as small:
             await eventually(lambda: sum(len(worker.requests) for worker in scene.workers["tiny"]) == 2)
-            async with sent(scene, [SLOWLY], max_tokens=5000) as ((_, client),), sent(scene, [SLOWLY] * 6, max_tokens=100) as more:
+            async with (
+                sent(scene, [SLOWLY], max_tokens=5000) as ((_, client),),
+                sent(scene, [SLOWLY] * 6, max_tokens=100) as more,
+            ):
                 for _, each in more:
                     answer = await each.read_answer(timeout_seconds=3)
                     assert answer.head is not None
@@ -345,6 +348,7 @@ async def test_two_processes_share_the_cap_and_both_get_their_turns() -> None:
         config = {"admission": {"max_requests_per_worker": 2, "queue_seconds": 20}}
         gateway = await stack.enter_async_context(running_gateway(config, workers=[worker.url], processes=2))
         await all_up(gateway, 2)
+        await asyncio.sleep(0.6)  # until each has found the figures of the other
         first, second = await clients_of_each(gateway, stack, 12)
         ended: dict[int, list[float]] = {0: [], 1: []}
 
@@ -371,6 +375,7 @@ async def test_two_processes_share_the_cap_and_both_get_their_turns() -> None:
         )
 
     assert [answer.head.status for answer in answers if answer.head] == [200] * 24
+    print([(round(i - spans[0][0], 4), c) for i, c in spans])
     assert most <= 3
     assert min(ended[1]) < sorted(ended[0])[8]  # the second did not have to wait until the first had nothing more
     assert metrics.total("ridgeline_queued_requests") == 0
