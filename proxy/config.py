@@ -139,6 +139,13 @@ class LimitsConfig(PoolLimits):
     model_config = ConfigDict(json_schema_extra=lambda schema: None)
 
     body_bytes: Count = Field(default=_DEFAULT.body_bytes, description="Bytes of the largest request body; above it 413.")
+    held_body_bytes: Count = Field(
+        default=_DEFAULT.held_body_bytes,
+        description=(
+            "Bytes of the bodies of all requests under way in one serving process, those that wait and those still arriving "
+            "among them; beyond it 503. Memory peaks at about twice that."
+        ),
+    )
     drain_seconds: SecondsOrZero = Field(
         default=_DEFAULT.drain_seconds,
         description="Seconds from SIGTERM until running requests are ended; below the grace period of the pod.",

@@ -90,6 +90,12 @@ def queue_timeout(retry_after_seconds: int) -> Refusal:
     return Refusal(503, "queue_timeout", text, reason=Rejection.QUEUE, retry_after_seconds=retry_after_seconds)
 
 
+def bodies_too_large() -> Refusal:
+    """The bodies of the requests under way hold as much memory as they may."""
+    text = "The gateway holds too many large requests now."
+    return Refusal(503, "body_memory", text, reason=Rejection.MEMORY, retry_after_seconds=2)
+
+
 def gateway_refused() -> WorkerFault:
     """The worker does not take the key that the gateway has for it, which no client can mend."""
     return WorkerFault("worker_refused_gateway", "The worker does not accept the gateway's credentials.")

@@ -18,6 +18,7 @@ from proxy.errors import (
     ProxyError,
     WorkerFault,
     answer_cut,
+    bodies_too_large,
     body_too_large,
     gateway_refused,
     internal_error,
@@ -38,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 STALE_SECONDS = 0.25
 """A kept connection that closes this soon after a request was written, without an answer, was already closing."""
+_SMALL_BODY_BYTES = 16 * 1024  # not worth counting
 _MAX_HELD_BYTES = 64 * 1024  # of an answer whose head is still held
 
 
@@ -55,11 +57,21 @@ class Exchange(Attempts):
         self.key = admit(self.head, self.endpoint, self.state)
         if self.head.content_length is not None:
             self.check_size(self.head.content_length)
+            if self.state.held_body_bytes + self.head.content_length > self.state.topology.limits.held_body_bytes:
+                raise bodies_too_large()
 
     def check_size(self, size: int) -> None:
         """Raises `ClientFault` when a body of so many bytes is over the limit."""
         if size > self.limits.body_bytes:
             raise body_too_large(self.limits.body_bytes)
+
+    def hold(self, size: int) -> None:
+        """So many bytes more of its body are kept until it ends. Raises `Refusal` when that is too much for all together."""
+        state = self.state
+        if state.held_body_bytes + size > state.topology.limits.held_body_bytes:
+            raise bodies_too_large()
+        state.held_body_bytes += size
+        self.held_bytes += size
 
     def run(self, body: bytes, now: float) -> None:
         """The request is complete: answer it here, or decide and send it on."""
@@ -67,6 +79,8 @@ class Exchange(Attempts):
         self.request_bytes = len(body)
         self.phase = Phase.QUEUE
         try:
+            if len(body) > _SMALL_BODY_BYTES:
+                self.hold(len(body) - self.held_bytes)
             if self.endpoint.answer is not None:
                 self._reply(self.endpoint.answer(self.key))
             else:
@@ -407,6 +421,7 @@ class Exchange(Attempts):
 
     def _end(self, outcome: Outcome, reason: str | None, now: float) -> None:
         self.ended = True
+        self.state.held_body_bytes -= self.held_bytes
         if self.waiting is not None:
             self.state.admission.leave(self, now)
         if self.relay is not None:

@@ -32,6 +32,7 @@ class Progress:
     ended = False
     received_at: float | None = None
     request_bytes = 0
+    held_bytes = 0  # of its body, counted against the bound for all
     answer_bytes = 0  # of the answer's body, as the worker sent it
     prepared: Prepared | None = None
     decision: Decision | None = None

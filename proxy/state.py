@@ -75,6 +75,7 @@ class ServingState:
         self.is_closing = False  # idle connections of clients end, too
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
+        self.held_body_bytes = 0  # of large bodies of requests under way
         self.owners = Owners()
         self.usage_refusals = UsageRefusals()
         self.fingerprints: dict[str, str] = {}  # what workers put on the last event of a stream, by their URL

@@ -17,6 +17,7 @@ class Limits:
     """Bounds on one request. ``None`` means no bound. Seconds and bytes."""
 
     body_bytes: int = 64 * 1024 * 1024  # largest request body; above it 413
+    held_body_bytes: int = 1024 * 1024 * 1024  # bodies of all requests under way in one serving process; beyond it 503
     connect_seconds: float = 5.0  # making a connection to a worker
     first_byte_seconds: float = 600.0  # request sent -> first body byte of the answer
     token_gap_seconds: float = 120.0  # between two events that are no comments

@@ -55,6 +55,7 @@ class Rejection(StrEnum):
     FIT = "fit"
     NO_WORKER = "no_worker"
     DRAINING = "draining"
+    MEMORY = "memory"  # bodies of requests under way hold as much as they may
 
 
 class NoToken(StrEnum):

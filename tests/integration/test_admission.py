@@ -379,3 +379,26 @@ async def test_two_processes_share_the_cap_and_both_get_their_turns() -> None:
     assert most <= 3
     assert min(ended[1]) < sorted(ended[0])[8]  # the second did not have to wait until the first had nothing more
     assert metrics.total("ridgeline_queued_requests") == 0
+
+
+async def test_bodies_of_all_requests_together_are_bounded() -> None:
+    """Of twelve bodies of 2 MB with room for ten, two are refused with 503; a small one goes on, and everything is given back."""
+    config = {"limits": {"held_body_bytes": 21_000_000}}
+    text = "x" * 2_000_000
+    async with running_scene(config=config) as scene:
+        free = asyncio.Event()
+        async with sent(scene, [[Until(free), Send(ANSWER)]] * 12, messages=[{"role": "user", "content": text}]) as requests:
+            small = await scene.ask([Send(ANSWER)], body=chat_body(stream=False))
+            free.set()
+            answers = [await client.read_answer() for _, client in requests]
+        records = [await scene.record(request_id) for request_id, _ in requests]
+        again = await scene.ask([Send(ANSWER)], body=chat_body(stream=False, messages=[{"role": "user", "content": text * 9}]))
+        await quiet(scene)
+
+    assert small.answer.head is not None
+    assert small.answer.head.status == 200
+    assert sorted(answer.head.status for answer in answers if answer.head) == [200] * 10 + [503] * 2
+    refused = [record for record in records if record["status"] == 503]
+    assert {(record["outcome"], record["reason"]) for record in refused} == {("rejected", "memory")}
+    assert again.answer.head is not None
+    assert again.answer.head.status == 200
