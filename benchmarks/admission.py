@@ -1,8 +1,8 @@
-"""What caps cost and bring, in virtual time: an overloaded pool of four workers, with other ratios of cache and knee.
+"""What caps cost and bring, in virtual time: a pool of four workers with too much to do, under caps of several sizes.
 
     python -m benchmarks.admission
 
-Nothing is measured on this machine; the same commit prints the same numbers anywhere. docs/decisions/0008-admission.md reads them.
+The same commit prints the same numbers on any machine. docs/decisions/0008-admission.md reads them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def ratios(name: str, arrivals: list[Arrival]) -> Iterator[str]:
     for ratio in FILL_RATIOS:
         yield line(f"fill {ratio}", simulate_admission(engines()[0], arrivals, model(), max_tokens=kv_tokens * ratio * over))
     for ratio in KNEE_RATIOS:
-        yield line(f"knee × {ratio}", simulate_admission(engines()[0], arrivals, model(), max_requests=bend * ratio))
+        yield line(f"knee x {ratio}", simulate_admission(engines()[0], arrivals, model(), max_requests=bend * ratio))
 
 
 def fairness() -> Iterator[str]:
@@ -123,7 +123,7 @@ def main() -> int:
         fairness(),
     ):
         for row in rows:
-            print(row, flush=True)
+            sys.stdout.write(row + "\n")
     return 0
 
 

@@ -73,18 +73,16 @@ class Admission:
         where = pool.model, pool.name
         return (where in self.lines or loads.queued_elsewhere(*where) > 0) and prepared.demand.total_tokens > 0
 
-    def wait(self, exchange: Exchange, now: float) -> None:
+    def wait(self, exchange: Exchange, prepared: Prepared, now: float) -> None:
         """Let a request wait; it goes on by `resume`, or ends. Raises `ProxyError` when it may not."""
-        prepared = exchange.prepared
-        assert prepared is not None
         pool = _pool_of(prepared)
-        exchange.queued_for = pool
-        self._put(exchange, pool, now, now + pool.admission.queue_seconds - exchange.queue_seconds)
+        self._put(exchange, prepared, now, now + pool.admission.queue_seconds - exchange.queue_seconds)
         self._wake()  # there may be room for it behind one that waits for more
 
-    def _put(self, exchange: Exchange, pool: Pool, since: float, until: float) -> None:
-        where, prepared, key = (pool.model, pool.name), exchange.prepared, exchange.key
-        assert prepared is not None
+    def _put(self, exchange: Exchange, prepared: Prepared, since: float, until: float) -> None:
+        pool, key = _pool_of(prepared), exchange.key
+        where = pool.model, pool.name
+        exchange.queued_for = pool
         line = self.lines.get(where) or Line(pool)
         entry = Waiting(
             exchange,
@@ -240,13 +238,12 @@ class Admission:
             entry.is_waiting = False
             exchange.waiting = None
             prepared = exchange.prepared
-            assert prepared is not None
+            if prepared is None:
+                continue
             try:
                 model = self._state.endpoints.model(prepared.model.name)
-                exchange.prepared = msgspec.structs.replace(prepared, model=model)
-                pool = _pool_of(exchange.prepared)
-                exchange.queued_for = pool
-                self._put(exchange, pool, entry.since, entry.since + pool.admission.queue_seconds)
+                exchange.prepared = prepared = msgspec.structs.replace(prepared, model=model)
+                self._put(exchange, prepared, entry.since, entry.since + _pool_of(prepared).admission.queue_seconds)
             except ProxyError as error:
                 exchange.queue_seconds += max(0.0, now - entry.since)
                 exchange.fail(error)

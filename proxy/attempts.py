@@ -18,6 +18,7 @@ from routing.policy import Decision
 from telemetry.record import Phase
 
 if TYPE_CHECKING:
+    from proxy.dispatch import Prepared
     from proxy.load import Block
     from proxy.upstream import WorkerConnection
     from routing.admission import Caps
@@ -61,11 +62,11 @@ class Attempts(Progress, ABC):
         previous = prepared.request.previous_id
         owner = None if previous is None else self._owner_of(previous)
         if owner is None and not self._tried and state.admission.holds_back(prepared):
-            self._wait(since)
+            self._wait(prepared, since)
             return
         decision = decide(prepared, state.endpoints, state.loads.snapshot(is_retry=bool(self._tried)), self._tried, owner)
         if decision is None:
-            self._wait(since)
+            self._wait(prepared, since)
         else:
             self._go_to(decision, since)
 
@@ -78,13 +79,13 @@ class Attempts(Progress, ABC):
         self._load = state.loads.begin(decision, self._load_tokens)
         self._approach(since)
 
-    def _wait(self, since: float) -> None:
+    def _wait(self, prepared: Prepared, since: float) -> None:
         """No worker has room: into the queue. Raises `ProxyError` when that is full."""
         self.phase = Phase.QUEUE
         self.sent_at = None
         now = clock()
         self.own_seconds += now - since
-        self.state.admission.wait(self, now)  # type: ignore[arg-type]  # every one is an Exchange
+        self.state.admission.wait(self, prepared, now)  # type: ignore[arg-type]  # every one is an Exchange
 
     def resume(self, now: float, caps: Caps | None) -> bool:
         """Go on from the queue if a worker has room now; ``caps`` are those in force unless given. Raises `ProxyError`."""

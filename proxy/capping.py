@@ -1,4 +1,4 @@
-"""What control tells serving processes of how much each worker should be given: the limits model, applied to the fleet as it is.
+"""How much each worker should be given, which control tells serving processes: the limits model, applied to the fleet as it is.
 
 Tokens follow the KV cache: as the worker's own metrics page gives its size, or as the GPU and the shape of the model say.
 Requests follow the knee at the mean context of what the pool has been asked lately, where GPU and shape are known. Where

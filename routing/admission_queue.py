@@ -2,13 +2,13 @@
 
 Three rules, all in tokens, since a request of 100,000 tokens takes a worker as much as a hundred of 1,000:
 
-- *Keys share evenly, by their weight.* Start-time fair queueing: a key's next request starts, in virtual time, where its last
-  one ended, or now if it had nothing waiting. The least start goes first. A key with a thousand requests waiting therefore
-  delays another key's single one by the one that is being served, and no more.
-- *A priority is a share.* Classes share as keys do, with the weights of `SHARES`. While requests of all classes wait, every class
-  gets its part: `low` is slow, and never stopped, whatever the others ask for; that is the ageing.
-- *Who has most has to give.* A newcomer to a full queue takes the place of the youngest request of the key that has most waiting
-  for its weight, in the lowest class that is not above its own; if that is its own key, it is refused itself.
+- *Keys share evenly, by their weight.* Start-time fair queueing: a key's next request starts, in virtual time, where its
+  last one ended, or now if it had nothing waiting. The least start goes first. A key with a thousand requests waiting
+  therefore delays another key's single one by the one that is being served, and no more.
+- *A priority is a share.* Classes share as keys do, with the weights of `SHARES`. While requests of all classes wait, every
+  class gets its part: `low` is slow, and never stopped, whatever the others ask for; that is the ageing.
+- *Who has most has to give.* A newcomer to a full queue takes the place of the youngest request of the key that has most
+  waiting for its weight, in the lowest class that is not above its own; if that is its own key, it is refused itself.
 
 Pure: ``now`` comes in. Every operation costs O(log n), a newcomer to a full queue O(keys that wait).
 """
@@ -28,6 +28,8 @@ _Item = TypeVar("_Item")
 
 class Waiting(Generic[_Item]):
     """One request that waits. Instants are monotonic seconds."""
+
+    flow: _Flow[_Item]  # once it waits
 
     __slots__ = ("bytes", "flow", "is_waiting", "item", "key", "priority", "since", "tokens", "until", "weight")
 
@@ -52,7 +54,6 @@ class Waiting(Generic[_Item]):
         self.since = since
         self.until = until
         self.is_waiting = False
-        self.flow: _Flow[_Item] | None = None
 
     def __repr__(self) -> str:
         return f"<Waiting {self.item!r} of {self.key or 'no key'}, {self.priority}, {self.tokens} tokens>"
@@ -132,8 +133,9 @@ class Bounds:
 class AdmissionQueue(Generic[_Item]):
     """Requests that wait for one pool.
 
-    `offer` puts one in, `peek` shows whose turn it is and `take` takes it out, `remove` forgets one that has left, `overdue` tells
-    whose time is over. `front` is for one that is next and finds no room: it keeps its turn, and others may be taken meanwhile.
+    `offer` puts one in, `peek` shows whose turn it is and `take` takes it out, `remove` forgets one that has left, `overdue`
+    tells whose time is over. `front` is for one that is next and finds no room: it keeps its turn, and others may be taken
+    meanwhile.
     """
 
     def __init__(self) -> None:
@@ -208,7 +210,7 @@ class AdmissionQueue(Generic[_Item]):
         size, total = self._size, self.bytes + entry.bytes
         while size >= bounds.requests or total > bounds.bytes:
             by_count = size >= bounds.requests
-            largest = max(others, key=lambda share: share.measure(by_count), default=None)  # noqa: B023 -- used at once
+            largest = max(others, key=lambda share: share.measure(by_count), default=None)
             if largest is None or largest.measure(by_count) <= (own.number, (count if by_count else held) / entry.weight):
                 return None
             victim = largest.give()
@@ -264,7 +266,6 @@ class AdmissionQueue(Generic[_Item]):
     def _charge(self, entry: Waiting[_Item]) -> None:
         """The turn of this one has come: virtual time goes on to its start, and what follows it starts at its end."""
         flow = entry.flow
-        assert flow is not None
         cls = flow.of
         self._virtual = cls.start
         cls.start += entry.tokens / cls.share
@@ -284,7 +285,6 @@ class AdmissionQueue(Generic[_Item]):
 
     def _unlist(self, entry: Waiting[_Item]) -> None:
         flow = entry.flow
-        assert flow is not None
         del flow.entries[entry]
         flow.bytes -= entry.bytes
         flow.of.waiting -= 1

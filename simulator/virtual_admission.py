@@ -49,7 +49,7 @@ def simulate_admission(
 
 
 class _QueuedRun(Run):
-    """A run in which requests may wait before they are sent. Steps go through the heap one by one: any end may start a request."""
+    """A run in which requests may wait before they are sent. Steps go through the heap singly: any end may start a request."""
 
     def __init__(self, engines: Sequence[Engine], model: Model, caps: Caps, sender_of: Callable[[Arrival], Sender]) -> None:
         super().__init__(engines, lambda arrival, fleet: None, skips_ahead=False)

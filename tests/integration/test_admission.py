@@ -1,4 +1,4 @@
-"""More requests than workers may have at once: they wait, in a fair order, for as long as they may, and their wait is told apart."""
+"""More requests than workers may have at once wait, in a fair order, for as long as they may, and their wait is told apart."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def quiet(scene: Scene) -> Metrics:
 
 
 async def test_a_burst_over_capacity_waits_and_is_served_in_order() -> None:
-    """Each of six requests to a worker that takes one at a time gets its answer, in order, and its wait is in its record alone."""
+    """Six requests to a worker that takes one at a time get their answers in order, and each wait is in its record alone."""
     stream = [Wait(SERVICE_SECONDS), *stream_of(chat_events(["a", "b"], usage=usage_of(5, 2)))]
     async with running_scene(config=admission()) as scene:
         async with sent(scene, [stream] * 6, stream=True) as requests:
@@ -292,12 +292,14 @@ async def test_a_request_larger_than_the_cap_is_served_alone() -> None:
     """It waits until the worker has nothing else, and is not overtaken by small ones for ever."""
     config = {"admission": {"max_tokens_per_worker": 500}}
     async with running_scene(config=config) as scene:
-        async with sent(scene, [SLOWLY] * 3, max_tokens=100) as small:
-            async with sent(scene, [SLOWLY], max_tokens=5000) as ((large, client),):
-                async with sent(scene, [SLOWLY] * 3, max_tokens=100) as more:
-                    for _, each in (*small, *more):
-                        await each.read_answer()
-                    answer = await client.read_answer()
+        async with (
+            sent(scene, [SLOWLY] * 3, max_tokens=100) as small,
+            sent(scene, [SLOWLY], max_tokens=5000) as ((large, client),),
+            sent(scene, [SLOWLY] * 3, max_tokens=100) as more,
+        ):
+            for _, each in (*small, *more):
+                await each.read_answer()
+            answer = await client.read_answer()
         await quiet(scene)
         record = await scene.record(large)
 
@@ -375,14 +377,13 @@ async def test_two_processes_share_the_cap_and_both_get_their_turns() -> None:
         )
 
     assert [answer.head.status for answer in answers if answer.head] == [200] * 24
-    print([(round(i - spans[0][0], 4), c) for i, c in spans])
     assert most <= 3
     assert min(ended[1]) < sorted(ended[0])[8]  # the second did not have to wait until the first had nothing more
     assert metrics.total("ridgeline_queued_requests") == 0
 
 
 async def test_bodies_of_all_requests_together_are_bounded() -> None:
-    """Of twelve bodies of 2 MB with room for ten, two are refused with 503; a small one goes on, and everything is given back."""
+    """Of twelve bodies of 2 MB with room for ten, two are refused; a small one goes on, and everything is given back."""
     config = {"limits": {"held_body_bytes": 21_000_000}}
     text = "x" * 2_000_000
     async with running_scene(config=config) as scene:
