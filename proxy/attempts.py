@@ -68,9 +68,10 @@ class Attempts(Progress, ABC):
         if decision is None:
             self._wait(prepared, since)
         else:
-            self._go_to(decision, since)
+            self._go(decision, since)
 
-    def _go_to(self, decision: Decision, since: float) -> None:
+    def _go(self, decision: Decision, since: float) -> None:
+        """Send to the worker of this decision, which has more to do from now on."""
         prepared, state = self.prepared, self.state
         assert prepared is not None
         self.decision = decision
@@ -98,7 +99,7 @@ class Attempts(Progress, ABC):
         if decision is None:
             return False
         state.admission.leave(self, now, is_served=True)  # type: ignore[arg-type]  # the same
-        self._go_to(decision, now)
+        self._go(decision, now)
         return True
 
     def _approach(self, since: float) -> None:

@@ -82,6 +82,8 @@ async def test_a_burst_over_capacity_waits_and_is_served_in_order() -> None:
         metrics = await quiet(scene)
 
     assert [answer.head.status for answer in answers if answer.head] == [200] * 6
+    timings = [answer.head.get("server-timing") or "" for answer in answers if answer.head]
+    assert ["queue;dur=" in timing for timing in timings] == [False] + [True] * 5
     assert [each.headers["x-request-id"] for each in scene.worker.requests] == [request_id for request_id, _ in requests]
     for number, record in enumerate(records):
         assert record["queue_seconds"] == pytest.approx(number * SERVICE_SECONDS, abs=0.1)

@@ -266,7 +266,7 @@ def test_half_a_surrogate_pair_does_not_break_the_text(a_topology):
 
 @FORMATS
 def test_a_large_fleet_stays_in_budget_and_comes_in_small_pieces(a_topology, openmetrics):
-    """600 workers in 30 pools with 20 keys take under 45,000 series, and no piece holds much of them."""
+    """600 workers in 30 pools with 20 keys take under 48,000 series, and no piece holds much of them."""
     pools = tuple((f"m-{at // 2}", f"p-{at % 2}", tuple(f"w-{at * 20 + of}" for of in range(20))) for at in range(30))
     writer, layout = a_writer(a_topology(pools=pools, keys=tuple(f"k-{at}" for at in range(20))))
     zeros = [0.0] * layout.size
@@ -274,7 +274,7 @@ def test_a_large_fleet_stays_in_budget_and_comes_in_small_pieces(a_topology, ope
     pieces = list(writer.write([zeros] * 4, zeros, openmetrics=openmetrics))
 
     lines = [[line for line in piece.splitlines() if not line.startswith(b"#")] for piece in pieces]
-    assert sum(map(len, lines)) < 45_000
+    assert sum(map(len, lines)) < 48_000
     assert max(map(len, lines)) <= 1200
     assert all(pieces)
 
