@@ -380,7 +380,10 @@ async def test_two_processes_share_the_cap_and_both_get_their_turns() -> None:
 
     assert [answer.head.status for answer in answers if answer.head] == [200] * 24
     assert most <= 3
-    assert min(ended[1]) < sorted(ended[0])[8]  # the second did not have to wait until the first had nothing more
+    both = "".join(
+        "ab"[process] for _, process in sorted((instant, process) for process in ended for instant in ended[process])
+    )
+    assert both[:12].count("b") >= 3, both  # the second does not have to wait until the first has nothing more
     assert metrics.total("ridgeline_queued_requests") == 0
 
 

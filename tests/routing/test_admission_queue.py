@@ -97,6 +97,16 @@ def test_a_priority_is_a_share_and_low_is_never_stopped():
     assert counts["low"] == pytest.approx(100, abs=20)
 
 
+def test_a_class_gets_nothing_for_the_time_in_which_it_had_nothing():
+    """Low requests that come after many normal ones were served get their share from then on, and do not catch up."""
+    queue = a_queue(*(a_request("normal") for _ in range(300)))
+    served(queue, 200)
+    for _ in range(50):
+        queue.offer(a_request("low", key="b", priority="low"), WIDE)
+
+    assert Counter(names(served(queue, 50)))["low"] <= 11
+
+
 def test_many_keys_of_low_priority_are_no_more_than_one_class():
     """A hundred low keys together get no more than low's share beside one high key."""
     queue = a_queue(
