@@ -99,14 +99,18 @@ def choose(model: Model, demand: Demand, snapshot: Snapshot, tried: Collection[s
     ]
     if not candidates:
         return Impossible.NO_WORKER
-    if snapshot.caps is not None:
+    worker, reason = _pick(pool, candidates, demand, snapshot)
+    if snapshot.caps is not None and not has_room(worker, demand, snapshot):
+        # As a rule the first pick has room, so that it alone has to be looked at.
         candidates = [worker for worker in candidates if has_room(worker, demand, snapshot)]
         if not candidates:
             return Impossible.BUSY
-    if len(candidates) == 1:
-        return Decision(pool, candidates[0], pool_reason, pool.policy, Reason.RETRY if tried else Reason.ONLY_WORKER)
-    worker, reason = POLICIES[pool.policy](candidates, demand, snapshot)
+        worker, reason = _pick(pool, candidates, demand, snapshot)
     return Decision(pool, worker, pool_reason, pool.policy, Reason.RETRY if tried else reason)
+
+
+def _pick(pool: Pool, candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
+    return (candidates[0], Reason.ONLY_WORKER) if len(candidates) == 1 else POLICIES[pool.policy](candidates, demand, snapshot)
 
 
 def round_robin(candidates: Sequence[Worker], _demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
