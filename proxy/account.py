@@ -50,6 +50,8 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
     pool = worker = None
     if decision is not None:
         pool, worker = decision.pool, decision.worker
+    elif exchange.queued_for is not None:
+        pool = exchange.queued_for
     request = prepared.request if prepared is not None else None
     # What came decides, where something came: some workers stream for a `stream` that is not quite true.
     is_lookup = exchange.endpoint.response_id is not None  # an answer that is shown again has been counted
@@ -114,7 +116,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         stall_ratio=found.stall_ratio,
         e2e_seconds=e2e,
         upload_seconds=None if received_at is None else received_at - exchange.started_at,
-        queue_seconds=None if decision is None else 0.0,
+        queue_seconds=exchange.queue_seconds if decision is not None or exchange.queue_seconds else None,
         connect_seconds=exchange.connect_seconds if exchange.attempts else None,
         client_wait_seconds=exchange.client_wait_seconds if exchange.is_head_sent else None,
         overhead_seconds=_overhead(exchange),
@@ -135,6 +137,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         misroute=misroute,
         misroute_tokens=misroute_tokens,
         max_tokens=None if request is None else request.max_tokens,
+        load_tokens=None if prepared is None or is_lookup else prepared.demand.load_tokens,
         request_bytes=exchange.request_bytes,
         answer_bytes=exchange.answer_bytes,
         no_token=_no_token(exchange, found) if is_stream and ttft is None else None,

@@ -159,6 +159,7 @@ class Answering(Failover):
             request_id=self.request_id,
             closes=not self.client.will_keep_alive or framing is Framing.CLOSE,
             timing=(received_at - self.started_at, self.connect_seconds, now - sent_at),
+            queue_seconds=self.queue_seconds,
         )
 
     def _is_refusal_of_usage(self, relay: Relay, out: bytes, now: float) -> bool:

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from time import monotonic as clock
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from proxy.dispatch import decide, prepare_lookup
 from proxy.errors import ProxyError, no_worker, response_not_found
 from proxy.lookups import possible_owners, serves_one_model
@@ -16,8 +18,10 @@ from routing.policy import Decision
 from telemetry.record import Phase
 
 if TYPE_CHECKING:
+    from proxy.dispatch import Prepared
     from proxy.load import Block
     from proxy.upstream import WorkerConnection
+    from routing.admission import Caps
 
 _FAILURES = frozenset({"connect_failed", "connect_timeout", "broken", "failed", "silent"})
 _ABOUT_REQUEST = frozenset({400, 409, 422})
@@ -64,7 +68,14 @@ class Attempts(Progress, ABC):
         previous = prepared.request.previous_id
         state.retry_budget.requests += 1
         owner = None if previous is None else self._owner_of(previous)
-        self._go(decide(prepared, state.endpoints, state.loads.snapshot(), (), owner), since)
+        if owner is None and state.admission.holds_back(prepared):
+            self._wait(prepared, since)
+            return
+        decision = decide(prepared, state.endpoints, state.loads.snapshot(), (), owner)
+        if decision is None:
+            self._wait(prepared, since)
+        else:
+            self._go(decision, since)
 
     def _go(self, decision: Decision, since: float) -> None:
         """Send to the worker of this decision, which has more to do from now on."""
@@ -81,6 +92,28 @@ class Attempts(Progress, ABC):
         if loads.health.half_open:
             loads.health.begins(decision.worker.name)
         self._approach(since)
+
+    def _wait(self, prepared: Prepared, since: float) -> None:
+        """No worker has room: into the queue. Raises `ProxyError` when that is full."""
+        self.phase = Phase.QUEUE
+        self.sent_at = None
+        now = clock()
+        self.own_seconds += now - since
+        self.state.admission.wait(self, prepared, now)  # type: ignore[arg-type]  # every one is an Exchange
+
+    def resume(self, now: float, caps: Caps | None) -> bool:
+        """Go on from the queue if a worker has room now; ``caps`` are those in force unless given. Raises `ProxyError`."""
+        prepared, state = self.prepared, self.state
+        assert prepared is not None
+        snapshot = state.loads.snapshot(is_retry=bool(self._tried))
+        if caps is not None:
+            snapshot = msgspec.structs.replace(snapshot, caps=caps)
+        decision = decide(prepared, state.endpoints, snapshot, self._tried)
+        if decision is None:
+            return False
+        state.admission.leave(self, now, is_served=True)  # type: ignore[arg-type]  # the same
+        self._go(decision, now)
+        return True
 
     def _approach(self, since: float) -> None:
         """Send to the worker of the decision, once a connection is there."""

@@ -196,8 +196,8 @@ class ClientConnection(asyncio.Protocol):
         if decoder is None:
             missing = self._missing_bytes
             if len(data) < missing:
-                self._parts.append(data)
                 self._missing_bytes = missing - len(data)
+                self._keep(exchange, data)
                 return
             if len(data) > missing:
                 self._ahead = data[missing:]
@@ -214,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse_body(error)
                 return
             if not decoder.ended:
-                self._parts.append(data)
+                self._keep(exchange, data)
                 return
             self._ahead = decoder.rest
         parts = self._parts
@@ -224,6 +224,14 @@ class ClientConnection(asyncio.Protocol):
             self._parts = []
         self._state = _State.ANSWER
         exchange.run(data, clock())
+
+    def _keep(self, exchange: Exchange, part: bytes) -> None:
+        try:
+            exchange.hold(len(part))
+        except ProxyError as error:
+            self._refuse_body(error)
+        else:
+            self._parts.append(part)
 
     def _refuse_body(self, error: ProxyError) -> None:
         self.will_keep_alive = False

@@ -56,11 +56,12 @@ from proxy.config_values import (
     text_or_mapping,
 )
 from proxy.worker_url import parse_worker_url
-from routing.topology import Limits
+from routing.topology import Admission, Limits
 
 __all__ = ["Config", "ConfigError", "Problem", "load_config", "parse_config", "read_config", "warnings_of"]
 
 _DEFAULT = Limits()
+_ADMISSION = Admission()
 
 
 def _url_or_mapping(schema: dict[str, Any]) -> None:
@@ -156,6 +157,13 @@ class LimitsConfig(PoolLimits):
     model_config = ConfigDict(json_schema_extra=lambda schema: None)
 
     body_bytes: Count = Field(default=_DEFAULT.body_bytes, description="Bytes of the largest request body; above it 413.")
+    held_body_bytes: Count = Field(
+        default=_DEFAULT.held_body_bytes,
+        description=(
+            "Bytes of the bodies of all requests under way in one serving process, those that wait and those still arriving "
+            "among them; beyond it 503. Memory peaks at little more than that."
+        ),
+    )
     drain_seconds: SecondsOrZero = Field(
         default=_DEFAULT.drain_seconds,
         description="Seconds from SIGTERM until running requests are ended; below the grace period of the pod.",
@@ -176,6 +184,45 @@ class LimitsConfig(PoolLimits):
     client_idle_seconds: Seconds = Field(
         default=_DEFAULT.client_idle_seconds, description="Seconds a client's connection is kept between two requests."
     )
+
+
+class PoolAdmission(Section):
+    """How much workers are given at once, and who waits for them. In a pool, what is absent is taken from the overall one."""
+
+    model_config = ConfigDict(json_schema_extra=_defaults_come_from_limits)
+
+    max_requests_per_worker: Count | None = Field(
+        default=None,
+        description="Requests that a worker has at once; null: as the limits model says, or no cap where it cannot say.",
+    )
+    max_tokens_per_worker: Count | None = Field(
+        default=None,
+        description=(
+            "Tokens that a worker has at once, prompts and output budgets together; null: as the limits model says, or no cap. "
+            "A request that is larger goes to a worker that has nothing else."
+        ),
+    )
+    derive: bool = Field(
+        default=True,
+        description="Take caps that are null from the limits model: the worker's KV cache, and the knee at the mean context.",
+    )
+    queue_requests: CountOrZero = Field(
+        default=_ADMISSION.queue_requests,
+        description="Requests that may wait for the pool in each serving process; beyond them 429. 0: nobody waits.",
+    )
+    queue_bytes: Count = Field(
+        default=_ADMISSION.queue_bytes,
+        description="Bytes of the bodies of requests that wait for the pool in each serving process; beyond them 429.",
+    )
+    queue_seconds: Seconds = Field(
+        default=_ADMISSION.queue_seconds, description="Seconds that a request may wait for a worker; after them 503."
+    )
+
+
+class AdmissionConfig(PoolAdmission):
+    """How much workers are given at once, and who waits for them."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: None)
 
 
 class PoolConfig(Section):
@@ -241,6 +288,9 @@ class PoolConfig(Section):
         default=None, description="Sent to these workers as Bearer token; when absent the overall `worker_key`. Secret."
     )
     limits: PoolLimits = Field(default_factory=PoolLimits, description="Overrides of the overall `limits` for this pool.")
+    admission: PoolAdmission = Field(
+        default_factory=PoolAdmission, description="Overrides of the overall `admission` for this pool."
+    )
     gpu: Annotated[Text | dict[str, JsonValue], BeforeValidator(text_or_mapping)] | None = Field(
         default=None,
         description=(
@@ -341,6 +391,9 @@ class Config(Section):
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on every request.")
     retries: RetriesConfig = Field(default_factory=RetriesConfig, description="Sending a request to another worker.")
     health: HealthConfig = Field(default_factory=HealthConfig, description="Leaving out workers that fail.")
+    admission: AdmissionConfig = Field(
+        default_factory=AdmissionConfig, description="How much workers are given at once, and who may wait for them."
+    )
     log: LogConfig = Field(default_factory=LogConfig, description="Where the request log goes.")
     tracing: TracingConfig = Field(default_factory=TracingConfig, description="OpenTelemetry: traces, and metrics too.")
     calibration: CalibrationConfig = Field(

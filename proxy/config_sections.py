@@ -20,6 +20,7 @@ from proxy.config_values import (
     Section,
     Sha256,
     Text,
+    Weight,
 )
 from routing.topology import HealthRules, Retries
 
@@ -35,6 +36,11 @@ class KeyConfig(Section):
     models: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         default=None, description="Names of the models the key may use; absent: all."
     )
+    priority: Literal["high", "normal", "low"] = Field(
+        default="normal",
+        description="Its share while requests wait: those of `high` get four times what `normal` gets, `low` a quarter of it.",
+    )
+    weight: Weight = Field(default=1.0, description="Its share beside other keys of its priority while requests wait; above 0.")
 
 
 class LogConfig(Section):

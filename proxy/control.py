@@ -23,6 +23,7 @@ from time import time
 
 from proxy.admin import admin_app
 from proxy.calibrating import Calibrations
+from proxy.capping import CapAdviser
 from proxy.conditions import ConditionWatch
 from proxy.config import Config, ConfigError
 from proxy.deployments import deployments_of
@@ -109,7 +110,8 @@ async def run(config: Config, text: str, options: Options) -> None:
 
         lengths = ModelLengths()
         speeds = Speeds(lambda: reloader.config, options.config.parent)
-        guide = Guide([TokenAdviser(last_guidance(options.run_dir)), lengths, PaceAdviser(), speeds], options.run_dir)
+        caps = CapAdviser(lambda: reloader.config, options.config.parent)
+        guide = Guide([TokenAdviser(last_guidance(options.run_dir)), lengths, PaceAdviser(), caps, speeds], options.run_dir)
         judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
         watch = DriftWatch(judge.prefill_of)
         fleet: Fleet | None = None

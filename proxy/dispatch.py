@@ -114,11 +114,18 @@ def _asks_usage(model: Model) -> bool:
 
 def decide(
     prepared: Prepared, endpoints: Endpoints, snapshot: Snapshot, tried: Collection[str], owner: str | None = None
-) -> Decision:
-    """Choose a worker that has not been tried, the one at URL ``owner`` if possible. Raises `ProxyError` if there is none."""
+) -> Decision | None:
+    """Choose a worker that has not been tried, the one at URL ``owner`` if possible. Raises `ProxyError` if there is none.
+
+    ``None``: there are workers, and none of them has room now.
+    """
     # After a reload the model of a request that is tried again is another value, or gone.
     model = endpoints.model(prepared.model.name) if tried else prepared.model
+    if owner is not None:  # it alone can answer, whatever its load
+        snapshot = msgspec.structs.replace(snapshot, caps=None)
     decision = choose(model, prepared.demand, snapshot, tried)
+    if decision is Impossible.BUSY:
+        return None
     if isinstance(decision, Decision):
         return decision if owner is None else _kept_with(owner, decision, model, snapshot, tried)
     raise _refusal(decision, prepared, model, tried, snapshot.guidance)

@@ -90,6 +90,24 @@ def no_worker(*, has_tried: bool) -> ProxyError:
     return Refusal(503, "no_worker", text, reason=Rejection.NO_WORKER, retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
+def queue_full(retry_after_seconds: int) -> Refusal:
+    """Every worker has as much to do as it may, and as many wait as may."""
+    text = "All workers for this model are busy and too many requests wait for them."
+    return Refusal(429, "queue_full", text, reason=Rejection.QUEUE, retry_after_seconds=retry_after_seconds)
+
+
+def queue_timeout(retry_after_seconds: int) -> Refusal:
+    """No worker had room for as long as a request may wait."""
+    text = "No worker had room for this request in time."
+    return Refusal(503, "queue_timeout", text, reason=Rejection.QUEUE, retry_after_seconds=retry_after_seconds)
+
+
+def bodies_too_large() -> Refusal:
+    """The bodies of the requests under way hold as much memory as they may."""
+    text = "The gateway holds too many large requests now."
+    return Refusal(503, "body_memory", text, reason=Rejection.MEMORY, retry_after_seconds=2)
+
+
 def gateway_refused() -> WorkerFault:
     """The worker does not take the key that the gateway has for it, which no client can mend."""
     return WorkerFault("worker_refused_gateway", "The worker does not accept the gateway's credentials.")

@@ -15,7 +15,15 @@ from proxy.answering import Answering
 from proxy.counted import CountsFirst
 from proxy.deadlines import FIRST_BYTE, overdue, result_of_limit
 from proxy.dispatch import admit, prepare
-from proxy.errors import ProxyError, WorkerFault, body_too_large, internal_error, response_not_found, shutting_down
+from proxy.errors import (
+    ProxyError,
+    WorkerFault,
+    bodies_too_large,
+    body_too_large,
+    internal_error,
+    response_not_found,
+    shutting_down,
+)
 from proxy.failover import FAILURE_SECONDS
 from proxy.framing import Framing
 from proxy.lookups import ASK_SECONDS
@@ -23,6 +31,8 @@ from telemetry.meter import StreamMeter
 from telemetry.record import Outcome, Phase
 
 _log = logging.getLogger(__name__)
+
+_SMALL_BODY_BYTES = 16 * 1024  # not worth counting
 
 
 class Exchange(CountsFirst, Answering):
@@ -35,11 +45,21 @@ class Exchange(CountsFirst, Answering):
         self.key = admit(self.head, self.endpoint, self.state)
         if self.head.content_length is not None:
             self.check_size(self.head.content_length)
+            if self.state.held_body_bytes + self.head.content_length > self.state.topology.limits.held_body_bytes:
+                raise bodies_too_large()
 
     def check_size(self, size: int) -> None:
         """Raises `ClientFault` when a body of so many bytes is over the limit."""
         if size > self.limits.body_bytes:
             raise body_too_large(self.limits.body_bytes)
+
+    def hold(self, size: int) -> None:
+        """So many bytes more of its body are kept until it ends. Raises `Refusal` when that is too much for all together."""
+        state = self.state
+        if state.held_body_bytes + size > state.topology.limits.held_body_bytes:
+            raise bodies_too_large()
+        state.held_body_bytes += size
+        self.held_bytes += size
 
     def run(self, body: bytes, now: float) -> None:
         """The request is complete: answer it here, or decide and send it on."""
@@ -47,6 +67,8 @@ class Exchange(CountsFirst, Answering):
         self.request_bytes = len(body)
         self.phase = Phase.QUEUE
         try:
+            if len(body) > _SMALL_BODY_BYTES:
+                self.hold(len(body) - self.held_bytes)
             if self.endpoint.answer is not None:
                 self._reply(self.endpoint.answer(self.key))
             else:
@@ -174,6 +196,9 @@ class Exchange(CountsFirst, Answering):
 
     def _end(self, outcome: Outcome, reason: str | None, now: float) -> None:
         self.ended = True
+        self.state.held_body_bytes -= self.held_bytes
+        if self.waiting is not None:
+            self.state.admission.leave(self, now)
         if self.relay is not None:
             self.answer_bytes = self.relay.answer_bytes
         if self.paused_at is not None:

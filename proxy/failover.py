@@ -9,6 +9,8 @@ from random import random
 from time import monotonic as clock
 from typing import NamedTuple
 
+import msgspec
+
 from proxy.attempts import Attempts
 from proxy.dispatch import decide
 from proxy.errors import ProxyError, no_worker
@@ -108,8 +110,10 @@ class Failover(Attempts):
     def _next(self, tried: tuple[str, ...]) -> Decision | None:
         prepared, state = self.prepared, self.state
         assert prepared is not None
+        # It has been let in already: the worker that has to step in may go over its cap for it.
+        snapshot = msgspec.structs.replace(state.loads.snapshot(is_retry=True), caps=None)
         try:
-            return decide(prepared, state.endpoints, state.loads.snapshot(is_retry=True), tried)
+            return decide(prepared, state.endpoints, snapshot, tried)
         except ProxyError:
             return None
 

@@ -93,6 +93,10 @@ class Fleet:
         """What the file says, with what was found: changes by hand lie over it."""
         return self._found.over(self._configured)
 
+    def kv_tokens(self) -> dict[str, float]:
+        """How many tokens the KV caches of workers hold, by name, as far as they have said it themselves."""
+        return {name: each.probe.kv_tokens for (name, _, _), each in self._probing.items() if each.probe.kv_tokens}
+
     def reload(self, configured: Topology) -> None:
         """Put another configuration in force, changes made by hand over it. Raises OSError; nothing has changed then."""
         configured = replace(configured, is_settled=self._configured.is_settled)

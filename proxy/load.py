@@ -6,13 +6,14 @@ started yet adds nothing; without control every worker counts as up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from proxy.ledger import Ledger, Stay
 from proxy.rundir import CONTROL_CELLS, serving_cells
+from routing.admission import Caps, caps_of
 from routing.demand import Demand
-from routing.guidance import NO_GUIDANCE
+from routing.guidance import NO_GUIDANCE, Guidance
 from routing.health import EJECTED, Condition, FleetHealth
 from routing.policy import ELSEWHERE, Decision, Snapshot
 from routing.ranks import choose_rank
@@ -28,6 +29,7 @@ _IN_FLIGHT_TOKENS = offset("ridgeline_in_flight_tokens")
 _CONDITION = offset("ridgeline_worker_condition")
 _EJECTED = offset("ridgeline_worker_ejected")
 _RETRIES_REFUSED = offset("ridgeline_retries_refused_total")
+_QUEUED = offset("ridgeline_queued_requests")
 _ATTEMPTS = {result: slot("ridgeline_attempts_total", result=result) for result in LABELS["result"]}
 _ROUTES = {
     (policy, reason): slot("ridgeline_routes_total", policy=policy, reason=reason)
@@ -54,10 +56,11 @@ class _Sum(Sequence[float]):
 class Block:
     """Where a worker's figures are. Who has begun work there ends it there, wherever the block has gone meanwhile."""
 
-    __slots__ = ("base", "is_live", "rank_tokens")
+    __slots__ = ("base", "is_live", "pool", "rank_tokens")
 
-    def __init__(self, base: int) -> None:
+    def __init__(self, base: int, pool: tuple[str, str]) -> None:
         self.base = base
+        self.pool = pool  # model and pool
         self.is_live = True  # the worker is still in the topology
         self.rank_tokens: list[float] = []  # in flight from this process, of each data-parallel rank that was ever used
 
@@ -82,6 +85,7 @@ class WorkerLoads:
         "_control",
         "_layout",
         "_number",
+        "_peer_values",
         "_peers",
         "_pool_bases",
         "_processes",
@@ -89,12 +93,15 @@ class WorkerLoads:
         "_rings",
         "_run_dir",
         "_tokens",
+        "_topology",
         "_turn",
         "_values",
+        "caps",
         "guidance",
         "health",
         "is_up",
         "ledger",
+        "on_end",
     )
 
     def __init__(
@@ -105,6 +112,10 @@ class WorkerLoads:
         self._processes = processes
         self.guidance = NO_GUIDANCE
         self.health = FleetHealth(topology)
+        self.caps: Caps | None = None
+        self.on_end: Callable[[tuple[str, str]], None] | None = (
+            None  # told when a worker has less to do; None: nobody waits for that
+        )
         self._turn = number  # processes begin at different workers
         self._blocks: dict[tuple[str, str, str], Block] = {}  # by model, pool and worker, as cells are
         self.adopt(values, layout, topology)
@@ -114,9 +125,11 @@ class WorkerLoads:
         self._values = values
         self._layout = layout
         self.health.adopt(topology)
+        self._topology = topology
+        self.caps = caps_of(topology, self.guidance)
         before, self._blocks = self._blocks, {}
         for name, base in zip(layout.names.workers, layout.blocks(Scope.WORKER), strict=True):
-            block = self._blocks[name] = before.pop(name) if name in before else Block(base)
+            block = self._blocks[name] = before.pop(name) if name in before else Block(base, name[:2])
             block.base = base
         for gone in before.values():
             gone.is_live = False
@@ -127,6 +140,7 @@ class WorkerLoads:
         self.ledger = Ledger([values])
         self.is_up: Sequence[float] = [1.0] * len(topology.workers)  # by control: 1 up, 0 down, NaN not known yet
         self._control: Cells | None = None
+        self._peer_values: list[memoryview[float]] = []
         self._peers: dict[int, Cells | None] = {peer: None for peer in range(self._processes) if peer != self._number}
         self.look_around()
 
@@ -149,7 +163,13 @@ class WorkerLoads:
             health.share,
             health.avoided,
             health.busy,
+            self.caps,
         )
+
+    def follow(self, guidance: Guidance) -> None:
+        """Route by other guidance from now on."""
+        self.guidance = guidance
+        self.caps = caps_of(self._topology, guidance)
 
     def begin(self, decision: Decision, tokens: int) -> Block:
         """A request goes to a worker and adds to its load; give the block back to `end`."""
@@ -177,6 +197,24 @@ class WorkerLoads:
         values[base + _IN_FLIGHT] -= 1
         values[base + _IN_FLIGHT_TOKENS] -= tokens
         values[base + _ATTEMPTS[result]] += 1
+        if self.on_end is not None:
+            self.on_end(block.pool)
+
+    def set_queued(self, model: str, pool: str, requests: int) -> None:
+        """Say how many requests wait for a pool in this process. A removed pool has no figures."""
+        base = self._pool_bases.get((model, pool))
+        if base is not None:
+            self._values[base + _QUEUED] = requests
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether there are other serving processes."""
+        return bool(self._peer_values)
+
+    def queued_elsewhere(self, model: str, pool: str) -> float:
+        """How many wait for it in the other serving processes."""
+        base = self._pool_bases.get((model, pool))
+        return 0.0 if base is None else sum([values[base + _QUEUED] for values in self._peer_values])
 
     def count_attempt(self, block: Block, result: str) -> None:
         """An attempt that came to nothing, while the request stays with its worker."""
@@ -214,6 +252,7 @@ class WorkerLoads:
                 found = map_cells(serving_cells(self._run_dir, peer), self._layout)
                 if found is not None:
                     self._peers[peer] = found
+                    self._peer_values.append(found.values)
                     self._tokens = _with(self._tokens, self._by_worker(found.values, _IN_FLIGHT_TOKENS))
                     self.ledger = Ledger([*self.ledger.arrays, found.values])
                     self._requests = _with(self._requests, self._by_worker(found.values, _IN_FLIGHT))

@@ -12,6 +12,7 @@ from time import monotonic as clock
 from time import time as wall_clock
 from typing import TYPE_CHECKING
 
+from proxy.admission import Admission
 from proxy.beginnings import Beginnings
 from proxy.counting import CountingProcess
 from proxy.endpoints import Endpoint, Endpoints
@@ -78,6 +79,7 @@ class ServingState:
         self.is_closing = False  # idle connections of clients end, too
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
+        self.held_body_bytes = 0  # of large bodies of requests under way
         self.owners = Owners()
         self.usage_refusals = UsageRefusals()
         self.retry_budget = RetryBudget(topology.retries.budget_ratio, topology.retries.budget_per_second, clock())
@@ -99,6 +101,7 @@ class ServingState:
         self._lag = Lag()
         self._tick_at = clock()
         self._wire(topology)
+        self.admission = Admission(self)
 
     def adopt(self, topology: Topology) -> None:
         """Go on with another topology. Requests that are under way end where they began; their figures are counted here."""
@@ -110,6 +113,7 @@ class ServingState:
             self._layout = layout
         self.loads.adopt(self._cells.values, layout, topology)
         self._wire(topology)
+        self.admission.adopt()
 
     def _wire(self, topology: Topology) -> None:
         self.topology = topology
@@ -211,7 +215,7 @@ class ServingState:
                 raise
         guidance = self._guidance_news.read_news()
         if guidance is not None:
-            self.loads.guidance = guidance
+            self.loads.follow(guidance)
         self.loads.look_around()
         self.counting.look_after(self.topology, now)
         look_for_silence(self.exchanges, self.loads.health, self.topology.health.silence_seconds, now)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from proxy.config import Config, PoolConfig, WorkerConfig
+from proxy.config import Config, PoolAdmission, PoolConfig, WorkerConfig
 from proxy.config_tokenizer import TokenizerConfig
 from proxy.worker_url import parse_worker_url
 from routing.topology import (
+    Admission,
     Following,
     HealthRules,
     Key,
@@ -56,6 +57,8 @@ def build_topology(config: Config) -> Topology:
             name=key.name,
             sha256=bytes.fromhex(key.sha256),
             models=None if key.models is None else frozenset(key.models),
+            priority=key.priority,
+            weight=key.weight,
         )
         for index, key in enumerate(config.keys)
     )
@@ -106,7 +109,13 @@ def _pool(pool: PoolConfig, index: int, model: str, workers: tuple[Worker, ...],
         worker_key=key.get_secret_value() if key else None,
         finds_workers=pool.finds_workers is not None,
         limits=Limits(**inherited | pool.limits.model_dump(exclude_unset=True)),
+        admission=_admission(config.admission, pool.admission),
     )
+
+
+def _admission(overall: PoolAdmission, own: PoolAdmission) -> Admission:
+    values = overall.model_dump() | own.model_dump(exclude_unset=True)
+    return Admission(derives=values.pop("derive"), **values)
 
 
 def _workers(settings: Sequence[WorkerConfig], first: int) -> tuple[Worker, ...]:

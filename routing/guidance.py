@@ -44,6 +44,8 @@ class WorkerGuidance(msgspec.Struct, frozen=True, gc=False):
     max_model_len: int | None = None  # prompt and output tokens of one request that it can hold, as it says itself
     prefill_tokens_per_second: float | None = None  # prompt tokens until the first token, waiting and all
     decode_tokens_per_second: float | None = None  # of one answer
+    max_requests: float | None = None  # in flight at once, so that it runs at its best
+    max_tokens: float | None = None  # their prompts and output budgets together, so that its KV cache holds them
 
 
 UNKNOWN_PACE = WorkerGuidance()

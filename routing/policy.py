@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from routing.admission import Caps, has_room
 from routing.demand import Demand
 from routing.guidance import NO_GUIDANCE, Guidance
 from routing.policies import POLICIES, Policy
@@ -42,6 +43,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     share: Sequence[float] = ()  # of what others get, 0 to 1, while a worker starts slowly; empty: all get the same
     avoided: Collection[int] = ()  # indices of workers that fail: only for requests that have nobody else
     busy: Collection[int] = ()  # and of those that have just refused because they have enough to do
+    caps: Caps | None = None  # what workers may be given at most; None: no caps
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -62,17 +64,37 @@ def choose(model: Model, demand: Demand, snapshot: Snapshot, tried: Collection[s
     pool, pool_reason = chosen
     candidates = takers(pool, demand, snapshot, tried)
     if not candidates:
-        found = None if pool.overflow_to is None else overflow(model, pool, demand, snapshot, tried)
-        if found is None:
-            return Impossible.NO_WORKER
-        pool, candidates = found
-        pool_reason = PoolReason.OVERFLOW
-    elif pool.borrows_from is not None:
+        return _overflowed(model, pool, demand, snapshot, tried) or Impossible.NO_WORKER
+    if pool.borrows_from is not None:
         found = borrowed(model, pool, candidates, demand, snapshot, tried)
         if found is not None:
             pool, candidates = found
             pool_reason = PoolReason.BORROWED
-    if len(candidates) == 1:
-        return Decision(pool, candidates[0], pool_reason, pool.policy, Reason.RETRY if tried else Reason.ONLY_WORKER)
-    worker, reason = POLICIES[pool.policy](pool, candidates, demand, snapshot)
+    worker, reason = _pick(pool, candidates, demand, snapshot)
+    if snapshot.caps is not None and not has_room(worker, demand, snapshot):
+        # As a rule the first pick has room, so that it alone has to be looked at.
+        candidates = [worker for worker in candidates if has_room(worker, demand, snapshot)]
+        if not candidates:
+            return _overflowed(model, pool, demand, snapshot, tried) or Impossible.BUSY
+        worker, reason = _pick(pool, candidates, demand, snapshot)
     return Decision(pool, worker, pool_reason, pool.policy, Reason.RETRY if tried else reason)
+
+
+def _overflowed(model: Model, pool: Pool, demand: Demand, snapshot: Snapshot, tried: Collection[str]) -> Decision | None:
+    """Where a request goes whose own pool cannot take it now; ``None`` if it has nowhere to go, or nobody has room there."""
+    found = None if pool.overflow_to is None else overflow(model, pool, demand, snapshot, tried)
+    if found is None:
+        return None
+    other, candidates = found
+    if snapshot.caps is not None:
+        candidates = [worker for worker in candidates if has_room(worker, demand, snapshot)]
+        if not candidates:
+            return None
+    worker, reason = _pick(other, candidates, demand, snapshot)
+    return Decision(other, worker, PoolReason.OVERFLOW, other.policy, Reason.RETRY if tried else reason)
+
+
+def _pick(pool: Pool, candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
+    if len(candidates) == 1:
+        return candidates[0], Reason.ONLY_WORKER
+    return POLICIES[pool.policy](pool, candidates, demand, snapshot)

@@ -43,6 +43,7 @@ class Impossible(StrEnum):
 
     FIT = "fit"  # surely longer than the largest pool accepts, or than every worker can hold
     NO_WORKER = "no_worker"  # every worker of the pool is down or has been tried
+    BUSY = "busy"  # there are workers, and each has as much to do as it may; the request can wait
 
 
 ELSEWHERE = (PoolReason.OVERFLOW, PoolReason.BORROWED)

@@ -21,6 +21,7 @@ class Limits:
     """Bounds on one request. ``None`` means no bound. Seconds and bytes."""
 
     body_bytes: int = 64 * 1024 * 1024  # largest request body; above it 413
+    held_body_bytes: int = 1024 * 1024 * 1024  # bodies of all requests under way in one serving process; beyond it 503
     connect_seconds: float = 5.0  # making a connection to a worker
     first_byte_seconds: float = 600.0  # request sent -> first body byte of the answer
     token_gap_seconds: float = 120.0  # between two events that are no comments
@@ -33,6 +34,18 @@ class Limits:
     request_head_seconds: float = 30.0  # first byte of a request head -> its end
     request_body_seconds: float = 300.0  # end of the head -> end of the body
     client_idle_seconds: float = 75.0  # between two requests on a client's connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """How much a pool's workers are given at once, and who may wait for them. Seconds and bytes; counts per serving process."""
+
+    max_requests_per_worker: int | None = None  # None: derived, if that is wanted and possible
+    max_tokens_per_worker: int | None = None  # prompts and output budgets together; None: the same
+    derives: bool = True  # take caps from the limits model where none is configured
+    queue_requests: int = 256  # how many may wait for the pool; 0: nobody
+    queue_bytes: int = 256 * 1024 * 1024  # bodies of those that wait for the pool
+    queue_seconds: float = 30.0  # how long one may wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +82,7 @@ class Pool:
     worker_key: str | None = field(default=None, repr=False)  # sent as Bearer to the workers
     finds_workers: bool = False  # they are found while the gateway runs; there may be none
     limits: Limits = field(default_factory=Limits)
+    admission: Admission = field(default_factory=Admission)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +124,8 @@ class Key:
     name: str
     sha256: bytes = field(repr=False)  # 32 bytes
     models: frozenset[str] | None = None  # model names it may use; None: all
+    priority: str = "normal"  # in a queue: one of `routing.admission_queue.SHARES`
+    weight: float = 1.0  # its share of a queue beside other keys of its priority; above 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

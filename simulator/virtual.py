@@ -72,11 +72,11 @@ def simulate(
     With ``gap_bounds`` (`telemetry.recorder.GAP_BOUNDS`) each request that ended says what the gateway's meter would have
     measured of its stream. ``tell`` is told of every token of every request, which takes several times as long.
     """
-    run = _Run(engines, choose, skips_ahead, gap_bounds, tell)
+    run = Run(engines, choose, skips_ahead, gap_bounds, tell)
     return run.through(list(arrivals), list(changes))
 
 
-class _Record:
+class Record:
     """A request under way."""
 
     __slots__ = (
@@ -142,7 +142,7 @@ class _Record:
         return self.figures.measured(usage, "length" if arrival.output_tokens == arrival.max_tokens else "stop")
 
 
-class _Run:
+class Run:
     """Two heaps: what comes to the fleet, and the ends of steps in flight."""
 
     def __init__(
@@ -160,8 +160,8 @@ class _Run:
         self._tell = tell
         self._ranks = [rank for engine in engines for rank in engine.ranks]
         self._places = list(accumulate((len(engine.ranks) for engine in engines), initial=0))  # of each engine's first rank
-        self._records: list[_Record] = []  # by the number that is their identifier
-        self._coming: list[tuple[float, int, Arrival | Change | _Record]] = []  # a record: it reaches its engine
+        self._records: list[Record] = []  # by the number that is their identifier
+        self._coming: list[tuple[float, int, Arrival | Change | Record]] = []  # a record: it reaches its engine
         self._pushed = 0  # so that what comes at the same instant keeps its order
         self._together = {  # of ranks that step with all others of their engine: that, and the place of its first rank
             place + number: (engine, place)
@@ -200,27 +200,34 @@ class _Run:
                 self._woken.clear()
         return [record.served() for record in self._records]
 
-    def _push(self, at: float, one: Arrival | Change | _Record) -> None:
+    def _push(self, at: float, one: Arrival | Change | Record) -> None:
         heappush(self._coming, (at, self._pushed, one))
         self._pushed += 1
 
-    def _come(self, one: Arrival | Change | _Record, now: float) -> None:
+    def _come(self, one: Arrival | Change | Record, now: float) -> None:
         if isinstance(one, Change):
             one.apply(self._fleet.engines)
             self._woken |= self._idle
             self._interrupt_lost()
-        elif isinstance(one, _Record):
+        elif isinstance(one, Record):
             self._enter(one)
         else:
             self._route(one, now)
 
     def _route(self, arrival: Arrival, now: float) -> None:
-        fleet, record = self._fleet, _Record(len(self._records), arrival, now)
+        record = self._note(arrival, now)
+        worker = self._choose(arrival, self._fleet)
+        self._fleet.turn += 1
+        if worker is not None:
+            self._send(record, worker, now)
+
+    def _note(self, arrival: Arrival, now: float) -> Record:
+        record = Record(len(self._records), arrival, now)
         self._records.append(record)
-        worker = self._choose(arrival, fleet)
-        fleet.turn += 1
-        if worker is None:
-            return
+        return record
+
+    def _send(self, record: Record, worker: int, now: float) -> None:
+        fleet = self._fleet
         record.is_refused = False
         record.worker = worker
         fleet.in_flight[worker] += 1
@@ -231,7 +238,7 @@ class _Run:
         else:
             self._enter(record)
 
-    def _enter(self, record: _Record) -> None:
+    def _enter(self, record: Record) -> None:
         arrival, worker = record.arrival, record.worker
         try:
             record.rank = self._fleet.engines[worker].add(
@@ -315,7 +322,7 @@ class _Run:
                     self._push(now + follow_up.at_seconds, follow_up)
 
     @staticmethod
-    def _interrupt(record: _Record) -> None:
+    def _interrupt(record: Record) -> None:
         """It gets no tokens until it has been computed anew."""
         if record.figures is not None:
             record.figures.close()
@@ -329,6 +336,6 @@ class _Run:
                     if not self._ranks[place].is_running(str(record.number)):
                         self._interrupt(record)
 
-    def _gone(self, record: _Record) -> None:
+    def _gone(self, record: Record) -> None:
         self._fleet.in_flight[record.worker] -= 1
         self._fleet.load_tokens[record.worker] -= record.load_tokens

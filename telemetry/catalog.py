@@ -292,6 +292,7 @@ CATALOG: tuple[Family, ...] = (
         Scope.POOL,
         "Requests that no further worker was asked for because the retry budget was spent.",
     ),
+    _gauge("queued_requests", Scope.POOL, "Requests that wait in the gateway for a worker with room."),
     # Workers
     _counter(
         "floor_beaten_total",

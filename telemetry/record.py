@@ -58,6 +58,7 @@ class Rejection(StrEnum):
     FIT = "fit"
     NO_WORKER = "no_worker"
     DRAINING = "draining"
+    MEMORY = "memory"  # bodies of requests under way hold as much as they may
 
 
 class Misroute(StrEnum):
@@ -173,6 +174,7 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     misroute: Misroute | None = None  # the pool that the true tokens would have been given is another than the estimate's
     misroute_tokens: int | None = None  # then true prompt tokens - those the pool was chosen by
     max_tokens: int | None = None  # output limit declared by the client
+    load_tokens: int | None = None  # what it counted for while in flight: estimated prompt and output budget
     request_bytes: int = 0
     answer_bytes: int = 0
     no_token: NoToken | None = None

@@ -151,6 +151,7 @@ def test_gauge_cells_are_those_of_the_writer(a_topology):
     layout = Layout.of(topology)
 
     assert [cell for cell, _ in gauge_starts(layout, Writer.SERVING)] == [
+        *(layout.pool_base(index) + offset("ridgeline_queued_requests") for index in range(len(topology.pools))),
         *(layout.worker_base(index) + offset("ridgeline_in_flight_requests") for index in range(len(topology.workers))),
         *(layout.worker_base(index) + offset("ridgeline_in_flight_tokens") for index in range(len(topology.workers))),
         *(layout.worker_base(index) + offset("ridgeline_worker_ejected") for index in range(len(topology.workers))),
