@@ -128,6 +128,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         trace_id=exchange.head.trace_id,
         chain_id=state.chain_id(exchange.head),
         trace=None if exchange.trace is None else exchange.trace.finish(exchange.started_at, now),
+        prefix_hash=None if prepared is None or prepared.demand.affinity is None else f"{prepared.demand.affinity:016x}",
     )
     state.recorder.count(record, None if is_lookup else exchange.found)
     state.sender.put(record)

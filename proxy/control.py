@@ -29,6 +29,7 @@ from proxy.model_lengths import ModelLengths
 from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
 from proxy.overlay import kept_overlay
+from proxy.prefixes import Prefixes
 from proxy.probe import open_session
 from proxy.records import RecordReceiver
 from proxy.reload import Reloader, first_config
@@ -90,7 +91,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         )
 
         lengths = ModelLengths()
-        guide = Guide([lengths, Speeds(lambda: reloader.config, options.config.parent)], options.run_dir)
+        guide = Guide([lengths, Speeds(lambda: reloader.config, options.config.parent), Prefixes()], options.run_dir)
 
         def take(records: list[RequestRecord]) -> None:
             guide.take(records)

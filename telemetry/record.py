@@ -149,4 +149,4 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     chain_id: str | None = None  # of the call chain: a hash of the configured header, or the client's trace id
     chain_call: int | None = None  # which call of its chain this is, from 1; known in the control process only
     trace: Trace | None = None  # only for a sampled request; not part of the log line
-    prefix_hash: str | None = None
+    prefix_hash: str | None = None  # of what its prompt begins with, where a policy looks at it; 16 hexadecimal digits
