@@ -160,6 +160,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         beginning=beginning,
         trace=None if exchange.trace is None else exchange.trace.finish(exchange.started_at, now),
         prompt=None if prompt is None or prepared is None else prepared.demand.prompt,
+        affinity=None if prepared is None else prepared.demand.affinity,
     )
     state.recorder.count(record, None if is_lookup else exchange.found)
     state.sender.put(record)

@@ -40,6 +40,7 @@ from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
 from proxy.overlay import kept_overlay
 from proxy.pace import PaceAdviser
+from proxy.prefixes import Prefixes
 from proxy.probe import open_session
 from proxy.published import last_guidance
 from proxy.records import RecordReceiver
@@ -111,7 +112,8 @@ async def run(config: Config, text: str, options: Options) -> None:
         lengths = ModelLengths()
         speeds = Speeds(lambda: reloader.config, options.config.parent)
         caps = CapAdviser(lambda: reloader.config, options.config.parent)
-        guide = Guide([TokenAdviser(last_guidance(options.run_dir)), lengths, PaceAdviser(), caps, speeds], options.run_dir)
+        tokens = TokenAdviser(last_guidance(options.run_dir))
+        guide = Guide([tokens, lengths, PaceAdviser(), caps, speeds, Prefixes()], options.run_dir)
         judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
         watch = DriftWatch(judge.prefill_of)
         fleet: Fleet | None = None

@@ -197,6 +197,7 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     trace: Trace | None = None  # only for a sampled request; not part of the log line
     prompt: Prompt | None = None  # what the estimate was made from, to learn from; not part of the log line
     prefix_hash: str | None = None  # of its system prompt, 16 hexadecimal digits; None without one worth a cache
+    affinity: int | None = None  # of what ties it to a worker, where a policy looks at that; not part of the log line
     beginning: Beginning | None = None  # the same with what drift is found from; not part of the log line
 
     # Known in the control process only.

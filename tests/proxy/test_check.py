@@ -50,7 +50,7 @@ def run(path, environ=ENVIRON, as_json=False):
         ("models[0].pools[0].workers[0].url", "http://10.0.0.1:8000", "line 7, $HOST"),
         ("models[0].pools[0].workers[0].name", "10.0.0.1:8000", "from the URL"),
         ("models[0].pools[0].workers[1].name", "b", "line 8"),
-        ("models[0].pools[0].policy", "least-load", "default"),
+        ("models[0].pools[0].policy", "prefix-affinity", "default"),
         ("models[0].pools[0].max_total_tokens", "-", "default"),
         ("models[0].pools[0].worker_key", "(set)", "worker_key, line 10, $KEY"),
         ("models[0].pools[0].limits.connect_seconds", "1", "line 9"),

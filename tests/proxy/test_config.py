@@ -42,7 +42,7 @@ def test_the_smallest_configuration():
     config = parse_config(MINIMAL, {}, "file.yaml")
     assert (config.listen, config.observe_listen, config.admin_listen) == ("0.0.0.0:8080", "0.0.0.0:8082", "127.0.0.1:8081")
     (pool,) = config.models[0].pools_in_force
-    assert (pool.name, pool.policy, pool.ask_usage, pool.max_total_tokens) == ("default", "least-load", True, None)
+    assert (pool.name, pool.policy, pool.ask_usage, pool.max_total_tokens) == ("default", "prefix-affinity", True, None)
     assert config.log.path == "-"
     assert config.worker_key is None
     assert config.keys == ()

@@ -73,7 +73,7 @@ def test_a_request_adds_to_its_worker_until_it_ends(process):
 
     assert (one.figure("w-1", IN_FLIGHT), one.figure("w-1", TOKENS), one.seen()) == (0, 0, [0, 0])
     assert one.figure("w-1", slot("ridgeline_attempts_total", result="answered")) == 1
-    routed = slot("ridgeline_routes_total", policy="least-load", reason="least_load")
+    routed = slot("ridgeline_routes_total", policy="prefix-affinity", reason="least_load")
     assert one.values[Layout.of(TWO).pool_base(0) + routed] == 1
 
 
@@ -239,8 +239,8 @@ def test_requests_of_another_pool_are_counted_as_such(process):
     one.loads.begin(decision, 1)
 
     base = Layout.of(TWO).pool_base(0)
-    assert one.values[base + slot("ridgeline_routes_total", policy="least-load", reason="overflow")] == 1
-    assert one.values[base + slot("ridgeline_routes_total", policy="least-load", reason="least_load")] == 0
+    assert one.values[base + slot("ridgeline_routes_total", policy="prefix-affinity", reason="overflow")] == 1
+    assert one.values[base + slot("ridgeline_routes_total", policy="prefix-affinity", reason="least_load")] == 0
 
 
 def test_what_one_process_leaves_out_the_others_do_too(process):
