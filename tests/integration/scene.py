@@ -166,7 +166,18 @@ async def running_scene(
             started[model] = [await stack.enter_async_context(ScriptedWorker()) for _ in range(count)]
         scene = Scene(started, headers)
         models: list[dict[str, Any]] = [
-            {"name": model, "pools": [{"name": "default", "workers": [worker.url for worker in started[model]], **settings}]}
+            {
+                "name": model,
+                # By load: requests of these tests are alike, and would all have one home.
+                "pools": [
+                    {
+                        "name": "default",
+                        "policy": "least-load",
+                        "workers": [worker.url for worker in started[model]],
+                        **settings,
+                    }
+                ],
+            }
             for model, settings in pools.items()
         ]
         models[0]["aliases"] = list(aliases)

@@ -101,6 +101,11 @@ async def nothing_is_in_flight(gateway: Gateway, load: Load) -> None:
     assert metrics.total("ridgeline_requests_total", endpoint="chat") == load.done
 
 
+def by_load(workers: object) -> dict[str, Any]:
+    """A model whose pool spreads equal requests, which by default would all have one home."""
+    return {"name": "tiny", "pools": [{"name": "default", "policy": "least-load", "workers": workers}]}
+
+
 def name_of(worker: ScriptedWorker) -> str:
     return worker.url.removeprefix("http://")
 
@@ -124,7 +129,7 @@ async def test_a_file_changes_under_load(workers: list[ScriptedWorker], tmp_path
     path = tmp_path / "workers.yaml"
     first, second, third = workers
     put(path, [first])
-    config = {"models": [{"name": "tiny", "workers": {"file": str(path)}}]}
+    config = {"models": [by_load({"file": str(path)})]}
     async with running_gateway(config, processes=processes) as gateway:
         async with under_load(gateway) as load:
             await asked(load, name_of(first))
@@ -161,7 +166,7 @@ async def test_a_name_changes_under_load(workers: list[ScriptedWorker]) -> None:
         ]
         server.says(name, "127.0.0.1")
         found = {"dns": name, "port": first.port, "nameserver": server.address}
-        gateway = await stack.enter_async_context(running_gateway({"models": [{"name": "tiny", "workers": found}]}))
+        gateway = await stack.enter_async_context(running_gateway({"models": [by_load(found)]}))
         async with under_load(gateway) as load:
             await asked(load, name_of(first))
             server.says(name, "127.0.0.1", "127.0.0.2")
@@ -186,9 +191,7 @@ async def test_a_service_changes_under_load(workers: list[ScriptedWorker]) -> No
 
         put("a", workers[0])
         found = {"kubernetes": {"service": SERVICE, "namespace": NAMESPACE, "port": "http", "api": api.url}}
-        gateway = await stack.enter_async_context(
-            running_gateway({"models": [{"name": "tiny", "workers": found}]}, processes=2)
-        )
+        gateway = await stack.enter_async_context(running_gateway({"models": [by_load(found)]}, processes=2))
         async with under_load(gateway) as load:
             await asked(load, "a")
             put("b", workers[1])
@@ -217,7 +220,7 @@ async def test_changes_by_hand_lie_over_what_is_found(workers: list[ScriptedWork
     first, second, third = workers
     path = tmp_path / "workers.yaml"
     put(path, [first, second])
-    async with running_gateway({"models": [{"name": "tiny", "workers": {"file": str(path)}}]}, processes=2) as gateway:
+    async with running_gateway({"models": [by_load({"file": str(path)})]}, processes=2) as gateway:
 
         async def change(method: str, tail: str, **body: str) -> None:
             async with (
@@ -247,10 +250,10 @@ async def test_changes_by_hand_lie_over_what_is_found(workers: list[ScriptedWork
             await asked(load, name_of(first), "by-hand")
             await change("DELETE", "/by-hand")
             await asked(load, name_of(first))
-            reload(models=[{"name": "tiny", "workers": [third.url]}])
+            reload(models=[by_load([third.url])])
             await asked(load, name_of(third))
             await gateway.metrics_when(lambda metrics: "ridgeline_discovered_workers{" not in metrics.text)
-            reload(models=[{"name": "tiny", "workers": {"file": str(tmp_path / "missing")}}])
+            reload(models=[by_load({"file": str(tmp_path / "missing")})])
             await eventually(lambda: "No such file" in gateway.stderr)
             await asked(load, name_of(third))
             put(tmp_path / "missing", [first])
@@ -263,7 +266,7 @@ async def test_a_pool_without_workers_says_so(tmp_path: Path, worker: ScriptedWo
     path = tmp_path / "workers.yaml"
     path.write_text("[]")
     worker.script = PLAIN
-    async with running_gateway({"models": [{"name": "tiny", "workers": {"file": str(path)}}]}) as gateway:
+    async with running_gateway({"models": [by_load({"file": str(path)})]}) as gateway:
         client, _ = await client_of(gateway)
         async with client:
             (answer,) = await requests_in_turn(client, 1)
@@ -294,7 +297,7 @@ async def test_a_gateway_that_has_not_looked_yet_is_not_ready(worker: ScriptedWo
     async with KubernetesApi() as api:
         api.failing = 503
         found = {"kubernetes": {"service": SERVICE, "namespace": NAMESPACE, "api": api.url}}
-        async with running_gateway({"models": [{"name": "tiny", "workers": found}]}, wait_ready=False) as gateway:
+        async with running_gateway({"models": [by_load(found)]}, wait_ready=False) as gateway:
             await eventually(lambda: "ridgeline is up" in gateway.stderr)
             assert (await gateway.get(gateway.base_url + "/livez"))[0] == 200
             assert await gateway.get(gateway.base_url + "/readyz") == (503, "workers are being looked for\n")
@@ -322,7 +325,7 @@ async def test_scrapers_that_leave_are_no_fault(worker: ScriptedWorker, tmp_path
     """Whoever hangs up while a large page is being made is told nothing, and neither is the log: `Gateway.stop` looks."""
     path = tmp_path / "workers.yaml"
     path.write_text(yaml.safe_dump([worker.url, *(f"http://127.0.0.1:{port}" for port in range(1, 300))]))
-    async with running_gateway({"models": [{"name": "tiny", "workers": {"file": str(path)}}]}) as gateway:
+    async with running_gateway({"models": [by_load({"file": str(path)})]}) as gateway:
         await gateway.ready(gateway.observe_url)
         host, _, port = gateway.config["observe_listen"].rpartition(":")
         for number in range(40):

@@ -138,7 +138,8 @@ async def test_a_system_prompt_that_changes_is_found(scene):
     before = int(quiet.total("ridgeline_requests_total", endpoint="chat"))
     system = " ".join(f"Rule {number}: be kind to customer {number * 7}." for number in range(180))
     await ask_with(gateway, system, 30)
-    await ask_with(gateway, system, 3, cache_salt="mine")
+    for number in range(3):
+        await ask_with(gateway, system, 1, cache_salt=f"mine-{number}")
     await ask_with(gateway, system + " ", 10)
     for number in range(10):
         await ask_with(gateway, f"It is 12:{number:02d}. {system}", 1)
