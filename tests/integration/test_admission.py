@@ -136,18 +136,21 @@ async def test_who_waits_too_long_is_refused() -> None:
 async def test_a_greedy_key_does_not_delay_a_small_one() -> None:
     """With thirty requests of one key waiting, the single one of another is the next or the one after it."""
     config = admission() | {"keys": keys()}
+    free = asyncio.Event()
     async with running_scene(config=config, headers=()) as scene:
-        async with sent(scene, [[Wait(0.05), Send(ANSWER)]] * 30, key="greedy") as requests:
+        scripts = [[Until(free), Send(ANSWER)], *[[Wait(0.02), Send(ANSWER)]] * 29]
+        async with sent(scene, scripts, key="greedy") as requests:
             await queued(scene, 29)
-            before = len(scene.worker.requests)
             async with sent(scene, [[Send(ANSWER)]], key="small") as ((small, client),):
+                await queued(scene, 30)
+                free.set()
                 await client.read_answer()
             for _, each in requests:
                 await each.read_answer()
         await quiet(scene)
 
     order = [each.headers["x-request-id"] for each in scene.worker.requests]
-    assert order.index(small) <= before + 2
+    assert order.index(small) <= 1 + 2
 
 
 async def test_high_priority_goes_first_and_takes_a_place_in_a_full_queue() -> None:
