@@ -13,7 +13,7 @@ export PYTHONNOUSERSITE := 1
 READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_catalog.py tests/proxy/test_config*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vllm compare-vllm test test-vllm check fix bench clean runtime dev
+.PHONY: help demo demo-vllm compare-vllm test test-vllm check fix bench chaos clean runtime dev
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' Makefile | while IFS=@ read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -50,6 +50,9 @@ fix: dev ## Mend what can be mended: format, lint, generated pages
 
 bench: dev ## Measure the cost of the gateway (ARGS=… reaches the benchmark)
 	@$(PYTHON) -m benchmarks $(ARGS)
+
+chaos: dev ## Kill, hang, slow and drain workers under load and check every answer (5 minutes; ARGS='--seconds 3600 --seed 7')
+	@$(PYTHON) -m tests.chaos $(ARGS)
 
 clean: ## Remove everything that was made here: environment, caches, build results
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist ./*.egg-info
