@@ -5,6 +5,8 @@ PYTHON := .venv/bin/python
 
 # Another active environment, or modules from elsewhere, must not leak into what runs here.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Test modules are rewritten for their asserts; where that may not be kept, every process does it anew (7 s).
+unexport PYTHONDONTWRITEBYTECODE
 export PYTHONNOUSERSITE := 1
 
 # The tests that compare the tree with the layout's rules and the generated pages with their sources; they take seconds.
@@ -29,7 +31,7 @@ compare-vllm: runtime ## A real vLLM on the CPU beside a simulated worker fitted
 
 test: check ## Run everything that decides whether a change may land (ARGS='-k …' reaches pytest)
 	@deploy/setup/test_tools.sh
-	@$(PYTHON) -m pytest $(ARGS)
+	@deploy/setup/tests.sh $(ARGS)
 
 test-vllm: dev ## Only the tests against a real vLLM, which `make test` runs too (leave out: ARGS="-m 'not vllm'")
 	@$(PYTHON) -m pytest tests/vllm $(ARGS)

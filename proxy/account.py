@@ -6,12 +6,16 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING
 
 from proxy.estimating import judge_pool
+from proxy.ledger import Beside, beside
+from routing.sketch import Beginning
+from routing.system_prompt import LEAST_BYTES, MOST_BYTES
 from routing.topology import NO_POOL, UNKNOWN_MODEL
 from telemetry.measurements import Measurements
 from telemetry.record import CountResult, NoToken, Outcome, RequestRecord
 
 if TYPE_CHECKING:
     from proxy.framing import AnswerHead
+    from proxy.inference import InferenceRequest
     from proxy.progress import Progress
     from proxy.state import ServingState
 
@@ -46,6 +50,8 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
     pool = worker = None
     if decision is not None:
         pool, worker = decision.pool, decision.worker
+    elif exchange.queued_for is not None:
+        pool = exchange.queued_for
     request = prepared.request if prepared is not None else None
     # What came decides, where something came: some workers stream for a `stream` that is not quite true.
     is_lookup = exchange.endpoint.response_id is not None  # an answer that is shown again has been counted
@@ -79,6 +85,8 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
     # Of what showed tokens, the prompt was computed. Nothing is known of an upload.
     guess = None if prepared is None or not found.token_events or not has_tokens else prepared.demand.prompt_tokens or None
     cached, inferred = (None, False) if usage is None else _cached(state, exchange, found)
+    before, after = _beside(exchange)
+    beginning = None if request is None or is_lookup or not has_tokens else _beginning(state, request, now)
     record = RequestRecord(
         request_id=exchange.request_id,
         ended_unix_seconds=wall_clock(),
@@ -108,7 +116,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         stall_ratio=found.stall_ratio,
         e2e_seconds=e2e,
         upload_seconds=None if received_at is None else received_at - exchange.started_at,
-        queue_seconds=None if decision is None else 0.0,
+        queue_seconds=exchange.queue_seconds if decision is not None or exchange.queue_seconds else None,
         connect_seconds=exchange.connect_seconds if exchange.attempts else None,
         client_wait_seconds=exchange.client_wait_seconds if exchange.is_head_sent else None,
         overhead_seconds=_overhead(exchange),
@@ -129,18 +137,30 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         misroute=misroute,
         misroute_tokens=misroute_tokens,
         max_tokens=None if request is None else request.max_tokens,
+        load_tokens=None if prepared is None or is_lookup else prepared.demand.load_tokens,
         request_bytes=exchange.request_bytes,
         answer_bytes=exchange.answer_bytes,
         no_token=_no_token(exchange, found) if is_stream and ttft is None else None,
         missing_end=found.missing_end,
+        is_batch=request is not None and request.choices != 1,
+        ahead_tokens=None if exchange.stay is None else int(exchange.stay.begun.pending_tokens),
+        beside_prefill_requests=None if before is None else before.requests,
+        beside_prefill_prompt_tokens=None if before is None else before.prompt_tokens,
+        joined_tokens=None if before is None else int(before.sent_tokens),
+        beside_decode_requests=None if after is None else after.requests,
+        beside_decode_prompt_tokens=None if after is None else after.prompt_tokens,
+        arrived_tokens=None if after is None else int(after.sent_tokens),
         worker_ttft_seconds=None if times is None else times.ttft_seconds,
         worker_queue_seconds=None if times is None else times.queue_seconds,
         worker_generation_seconds=None if times is None else times.generation_seconds,
         worker_itl_seconds=None if times is None else times.itl_seconds,
         trace_id=exchange.head.trace_id,
         chain_id=state.chain_id(exchange.head),
+        prefix_hash=None if beginning is None else f"{beginning.family:016x}",
+        beginning=beginning,
         trace=None if exchange.trace is None else exchange.trace.finish(exchange.started_at, now),
         prompt=None if prompt is None or prepared is None else prepared.demand.prompt,
+        affinity=None if prepared is None else prepared.demand.affinity,
     )
     state.recorder.count(record, None if is_lookup else exchange.found)
     state.sender.put(record)
@@ -163,6 +183,27 @@ def _cached(state: ServingState, exchange: Progress, found: Measurements) -> tup
         found.usage_is_final and exchange.endpoint.has_usage and prepared.request.prompts == 1 and name in state.reports_cached
     )
     return (0, True) if is_told else (None, False)
+
+
+def _beside(exchange: Progress) -> tuple[Beside | None, Beside | None]:
+    """What ran beside the request until its answer began, and from then on; for an answer in one read, the latter is all."""
+    stay = exchange.stay
+    if stay is None or stay.ended is None:
+        return None, None
+    began = stay.answer_began
+    if began is None:
+        return None, beside(stay.begun, stay.ended, stay.prompt_tokens)
+    return beside(stay.begun, began, stay.prompt_tokens), beside(began, stay.ended, stay.prompt_tokens)
+
+
+def _beginning(state: ServingState, request: InferenceRequest, now: float) -> Beginning | None:
+    """How its prompt begins, for control to see whether it has changed; once the answer is out, so that nobody waits for it."""
+    leading, system = request.messages, request.system
+    if not leading or len(leading) < LEAST_BYTES > len(system):
+        return None
+    head = memoryview(leading)[:MOST_BYTES].tobytes()
+    beside = memoryview(system)[:MOST_BYTES].tobytes() if system else b""
+    return state.beginnings.find(head, beside, now, is_salted=request.is_salted)
 
 
 def _delivered(exchange: Progress, ttft: float) -> float | None:

@@ -14,7 +14,9 @@ import msgspec
 from aiohttp import web
 
 from proxy.config_values import check_name
+from proxy.drifting import DriftWatch
 from proxy.fleet import Fleet
+from proxy.judging import Judge
 from proxy.observer import GatewayView, observer_app
 from proxy.overlay import AddedWorker, LastWorkerError, Overlay, OverlayError
 from proxy.worker_url import parse_worker_url
@@ -31,13 +33,23 @@ class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
     name: str | None = None
 
 
-def admin_app(view: GatewayView, fleet: Fleet, address: str, chains: ChainTable | None = None) -> web.Application:
+def admin_app(
+    view: GatewayView,
+    fleet: Fleet,
+    address: str,
+    chains: ChainTable | None = None,
+    judge: Judge | None = None,
+    watch: DriftWatch | None = None,
+) -> web.Application:
     """The routes of the admin listener, which is bound to ``address`` (HOST:PORT)."""
     host = address.rpartition(":")[0].strip("[]")
     may_change = _is_loopback(host)
 
     async def state(_: web.Request) -> web.Response:
         return web.Response(body=view.state(), content_type="application/json")
+
+    async def workers(_: web.Request) -> web.Response:
+        return web.Response(body=view.workers(), content_type="application/json")
 
     async def records(_: web.Request) -> web.Response:
         return web.Response(body=view.records(), content_type="application/json")
@@ -46,6 +58,22 @@ def admin_app(view: GatewayView, fleet: Fleet, address: str, chains: ChainTable 
         shown = (chains or ChainTable()).view(time())
         return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
 
+    async def calibrations(_: web.Request) -> web.Response:
+        shown = (judge or Judge()).calibrations.view()
+        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+
+    async def drifts(_: web.Request) -> web.Response:
+        shown = (watch or DriftWatch()).view()
+        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+
+    async def accept(request: web.Request) -> web.Response:
+        _check_change(request, may_change=may_change)
+        try:
+            (judge or Judge()).accept(request.match_info["name"])
+        except LookupError as error:
+            return _problem(404, str(error))
+        return await calibrations(request)
+
     async def add(request: web.Request) -> web.Response:
         _check_change(request, may_change=may_change)
         try:
@@ -53,7 +81,7 @@ def admin_app(view: GatewayView, fleet: Fleet, address: str, chains: ChainTable 
             url = parse_worker_url(asked.url)
             name = check_name(asked.name) if asked.name is not None else url.default_name
             worker = AddedWorker(model=asked.model, pool=asked.pool, name=name, url=url)
-            overlay = fleet.overlay.add(fleet.configured, worker)
+            overlay = fleet.overlay.add(fleet.base, worker)
         except (msgspec.DecodeError, ValueError, OverlayError) as error:
             return _problem(400, str(error))
         return _put_in_force(fleet, overlay, view)
@@ -62,7 +90,7 @@ def admin_app(view: GatewayView, fleet: Fleet, address: str, chains: ChainTable 
         async def handle(request: web.Request) -> web.Response:
             _check_change(request, may_change=may_change)
             try:
-                overlay = change(fleet.overlay, fleet.configured, request.match_info["name"])
+                overlay = change(fleet.overlay, fleet.base, request.match_info["name"])
             except OverlayError as error:
                 return _problem(409 if isinstance(error, LastWorkerError) else 404, str(error))
             return _put_in_force(fleet, overlay, view)
@@ -73,6 +101,10 @@ def admin_app(view: GatewayView, fleet: Fleet, address: str, chains: ChainTable 
     app.router.add_get("/api/state", state)
     app.router.add_get("/api/records", records)
     app.router.add_get("/api/chains", call_chains)
+    app.router.add_get("/api/calibrations", calibrations)
+    app.router.add_get("/api/drifts", drifts)
+    app.router.add_post("/api/calibrations/{name}/accept", accept)
+    app.router.add_get("/api/workers", workers)
     app.router.add_post("/api/workers", add)
     app.router.add_post("/api/workers/{name}/drain", changing(Overlay.drain))
     app.router.add_post("/api/workers/{name}/resume", changing(Overlay.resume))

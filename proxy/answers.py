@@ -72,6 +72,11 @@ def error_event(error: ProxyError, dialect: Dialect = CHAT) -> bytes:
     return name + b"data: " + error_body(error, dialect) + b"\n\n"
 
 
+def framed(payload: bytes, framing: Framing) -> bytes:
+    """Bytes of a body of the gateway's own making, as a client with this framing gets them."""
+    return b"%x\r\n%b\r\n" % (len(payload), payload) if framing is Framing.CHUNKED else payload
+
+
 def json_answer(status: int, body: bytes, request_id: str, *, closes: bool, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
     """A whole answer with a JSON body."""
     more = b"".join(b"%b: %b\r\n" % pair for pair in extra)
@@ -86,11 +91,18 @@ def json_answer(status: int, body: bytes, request_id: str, *, closes: bool, extr
 
 
 def answer_lines(
-    head: AnswerHead, framing: Framing, *, request_id: str, closes: bool, timing: tuple[float, float, float]
+    head: AnswerHead,
+    framing: Framing,
+    *,
+    request_id: str,
+    closes: bool,
+    timing: tuple[float, float, float],
+    queue_seconds: float = 0.0,
 ) -> bytes:
     """A worker's head as the client gets it, without the blank line.
 
-    ``timing`` are the seconds of upload, connecting, and waiting for the worker's head, for ``Server-Timing``.
+    ``timing`` are the seconds of upload, connecting, and waiting for the worker's head, for ``Server-Timing``; a request that
+    had to wait in the gateway has ``queue_seconds`` as well.
     """
     if head.status == 204:
         length = b""
@@ -99,11 +111,12 @@ def answer_lines(
     else:
         length = b"transfer-encoding: chunked\r\n" if framing is Framing.CHUNKED else b""
     upload, connect, wait = timing
-    return b"%b%bx-request-id: %b\r\nserver-timing: upload;dur=%.1f, connect;dur=%.1f, wait;dur=%.1f\r\n%b%b" % (
+    return b"%b%bx-request-id: %b\r\nserver-timing: upload;dur=%.1f, %bconnect;dur=%.1f, wait;dur=%.1f\r\n%b%b" % (
         status_line(head.status),
         head.passed,
         request_id.encode(),
         1e3 * upload,
+        b"queue;dur=%.1f, " % (1e3 * queue_seconds) if queue_seconds else b"",
         1e3 * connect,
         1e3 * wait,
         length,

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from time import monotonic as clock
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from proxy.dispatch import decide, prepare_lookup
 from proxy.errors import ProxyError, no_worker, response_not_found
 from proxy.lookups import possible_owners, serves_one_model
@@ -16,9 +18,12 @@ from routing.policy import Decision
 from telemetry.record import Phase
 
 if TYPE_CHECKING:
+    from proxy.dispatch import Prepared
     from proxy.load import Block
     from proxy.upstream import WorkerConnection
+    from routing.admission import Caps
 
+_FAILURES = frozenset({"connect_failed", "connect_timeout", "broken", "failed", "silent"})
 _ABOUT_REQUEST = frozenset({400, 409, 422})
 _JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
 
@@ -28,9 +33,10 @@ class Attempts(Progress, ABC):
 
     _connect_at: float | None = None
     _task: asyncio.Task[None] | None = None  # makes a connection
-    _tried: tuple[str, ...] = ()  # workers that could not be reached
+    _tried: tuple[str, ...] = ()  # workers that have failed the request before the client had anything of an answer's body
     _load: Block | None = None  # the worker's figures that this request adds to, while it does
     _load_tokens = 0  # what it adds
+    _rank: int | None = None  # of the worker, if requests name its data-parallel ranks
     _owners: list[Decision] | None = None  # of a lookup: who may have the answer and has not been asked
     _refused_by: str | None = None  # URL of the worker that refused the question for usage
     _is_plain_refusal = False  # and it said so in words that cannot be the client's
@@ -47,8 +53,12 @@ class Attempts(Progress, ABC):
     def fail_unexpectedly(self) -> None:
         """End the request because of the exception that is being handled."""
 
+    @abstractmethod
+    def connect_failed(self, result: str) -> None:
+        """No connection could be made; ``result`` is the attempt's label."""
+
     def _attempt(self, since: float) -> None:
-        """Choose a worker and send, on a kept connection at once or when a new one is there."""
+        """Choose the first worker and send, on a kept connection at once or when a new one is there."""
         if self._owners is not None:
             self._ask_owner(since)
             return
@@ -56,17 +66,54 @@ class Attempts(Progress, ABC):
         assert prepared is not None
         state = self.state
         previous = prepared.request.previous_id
-        self.decision = decision = decide(
-            prepared,
-            state.endpoints,
-            state.loads.snapshot(is_retry=bool(self._tried)),
-            self._tried,
-            None if previous is None else self._owner_of(previous),
-        )
+        state.retry_budget.requests += 1
+        owner = None if previous is None else self._owner_of(previous)
+        if owner is None and state.admission.holds_back(prepared):
+            self._wait(prepared, since)
+            return
+        decision = decide(prepared, state.endpoints, state.loads.snapshot(), (), owner)
+        if decision is None:
+            self._wait(prepared, since)
+        else:
+            self._go(decision, since)
+
+    def _go(self, decision: Decision, since: float) -> None:
+        """Send to the worker of this decision, which has more to do from now on."""
+        prepared = self.prepared
+        assert prepared is not None
+        self.decision = decision
         self.limits = decision.pool.limits
         self._load_tokens = prepared.demand.load_tokens
-        self._load = state.loads.begin(decision, self._load_tokens)
+        loads = self.state.loads
+        self.stay = loads.enter(decision, prepared.demand.estimate.tokens, since)
+        self._load = loads.begin(decision, self._load_tokens)
+        if decision.worker.data_parallel_ranks > 1:
+            self._rank = self._load.enter_rank(decision.worker.data_parallel_ranks, prepared.demand, self._load_tokens)
+        if loads.health.half_open:
+            loads.health.begins(decision.worker.name)
         self._approach(since)
+
+    def _wait(self, prepared: Prepared, since: float) -> None:
+        """No worker has room: into the queue. Raises `ProxyError` when that is full."""
+        self.phase = Phase.QUEUE
+        self.sent_at = None
+        now = clock()
+        self.own_seconds += now - since
+        self.state.admission.wait(self, prepared, now)  # type: ignore[arg-type]  # every one is an Exchange
+
+    def resume(self, now: float, caps: Caps | None) -> bool:
+        """Go on from the queue if a worker has room now; ``caps`` are those in force unless given. Raises `ProxyError`."""
+        prepared, state = self.prepared, self.state
+        assert prepared is not None
+        snapshot = state.loads.snapshot(is_retry=bool(self._tried))
+        if caps is not None:
+            snapshot = msgspec.structs.replace(snapshot, caps=caps)
+        decision = decide(prepared, state.endpoints, snapshot, self._tried)
+        if decision is None:
+            return False
+        state.admission.leave(self, now, is_served=True)  # type: ignore[arg-type]  # the same
+        self._go(decision, now)
+        return True
 
     def _approach(self, since: float) -> None:
         """Send to the worker of the decision, once a connection is there."""
@@ -194,20 +241,6 @@ class Attempts(Progress, ABC):
         except Exception:
             self.fail_unexpectedly()
 
-    def connect_failed(self, result: str) -> None:
-        """No connection could be made (``result`` is the attempt's label): another worker may get the request."""
-        now = self._end_of_connecting()
-        if self.ended or self.decision is None:
-            return
-        self._leave_worker(result)
-        self._tried = (*self._tried, self.decision.worker.name)
-        try:
-            self._attempt(now)
-        except ProxyError as error:
-            self.fail(error)
-        except Exception:
-            self.fail_unexpectedly()
-
     def _end_of_connecting(self) -> float:
         now = clock()
         self._task = None
@@ -230,6 +263,8 @@ class Attempts(Progress, ABC):
         )
         pieces, size = (prepared.pieces, prepared.size) if asks else ([prepared.body], len(prepared.body))
         forwarded = self.head.forwarded if self.trace is None else self.head.forwarded + self.trace.line()
+        if self._rank is not None:
+            forwarded += b"x-data-parallel-rank: %d\r\n" % self._rank
         lines = b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
             self.state.request_prefix(decision, self.endpoint, self.head.query),
             forwarded,
@@ -246,10 +281,29 @@ class Attempts(Progress, ABC):
         self.sent_at = self.last_data_at = clock()
         self.own_seconds += self.sent_at - since
 
-    def _leave_worker(self, result: str) -> None:
-        """The worker has no more to do with this request."""
+    def _leave_worker(self, result: str, *, is_proof: bool = True) -> None:
+        """The worker has no more to do with this request.
+
+        ``result`` is the attempt's label; an answer is no ``is_proof`` of health if it says only what the client did wrong.
+        """
         if self._load is not None:
-            self.state.loads.end(self._load, self._load_tokens, result)
+            loads, decision = self.state.loads, self.decision
+            assert decision is not None
+            if self.stay is not None:
+                loads.ledger.remove(self.stay, clock())
+            if self._rank is not None:
+                self._load.leave_rank(self._rank, self._load_tokens)
+                self._rank = None
+            loads.end(self._load, self._load_tokens, result)
             self._load = None
+            if result == "answered" and is_proof:
+                loads.health.succeeded(decision.worker.name)
+            elif result in _FAILURES:
+                loads.health.failed(decision.worker.name, result, clock())
+            elif result == "busy":
+                seconds = None if self.answer is None else self.answer.retry_after_seconds
+                loads.health.is_busy(decision.worker.name, seconds, clock())
+            else:
+                loads.health.undecided(decision.worker.name)
             if self.trace is not None:
                 self.trace.end(result, clock(), None if self.answer is None else self.answer.status)

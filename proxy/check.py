@@ -12,10 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxy.config import Config, KeyConfig, PoolConfig, PoolLimits, read_config
+from proxy.config import Config, PoolAdmission, PoolConfig, PoolLimits, read_config
 from proxy.config_checks import warnings_of
 from proxy.config_errors import ConfigError, KeyPath, dotted
 from proxy.config_file import Document, read_text
+from proxy.config_found import FoundWorkersConfig
+from proxy.config_sections import KeyConfig
 
 SECRET = "(set)"  # noqa: S105 (what is shown instead of one)
 _PIPED_WIDTH = 160  # columns when the output is no terminal
@@ -62,8 +64,8 @@ def _section(section: BaseModel, path: KeyPath, config: Config, document: Docume
 
 
 def _value(value: object, path: KeyPath, section: BaseModel, config: Config, document: Document) -> Iterator[Setting]:
-    if isinstance(value, PoolLimits) and isinstance(section, PoolConfig):
-        yield from _pool_limits(value, path, config, document)
+    if isinstance(value, PoolLimits | PoolAdmission) and isinstance(section, PoolConfig):
+        yield from _inherited(value, path, config, document)
     elif isinstance(value, BaseModel):
         yield from _section(value, path, config, document)
     elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
@@ -74,6 +76,8 @@ def _value(value: object, path: KeyPath, section: BaseModel, config: Config, doc
         yield Setting(path=dotted(path), value=_shown(label), source="from the URL")
     elif path[-1] == "worker_key" and value is None and isinstance(section, PoolConfig) and config.worker_key is not None:
         yield Setting(path=dotted(path), value=SECRET, source=f"worker_key, {_source(('worker_key',), document)}")
+    elif isinstance(section, FoundWorkersConfig) and (value is None or (path[-1] == "family" and section.dns is None)):
+        return  # of the other ways to find workers
     elif path[-1] in ("workers", "pools") and value == ():
         return  # the other of the two is given
     else:
@@ -81,12 +85,15 @@ def _value(value: object, path: KeyPath, section: BaseModel, config: Config, doc
         yield Setting(path=dotted(path), value=SECRET if secret else _shown(value), source=_source(path, document))
 
 
-def _pool_limits(limits: PoolLimits, path: KeyPath, config: Config, document: Document) -> Iterator[Setting]:
-    for name in PoolLimits.model_fields:
-        if name in limits.model_fields_set:
-            value, source = getattr(limits, name), _source((*path, name), document)
+def _inherited(own: PoolLimits | PoolAdmission, path: KeyPath, config: Config, document: Document) -> Iterator[Setting]:
+    """A section of a pool, which has the values of the overall one of the same name where it has none itself."""
+    overall = str(path[-1])
+    for name in type(own).model_fields:
+        if name in own.model_fields_set:
+            value, source = getattr(own, name), _source((*path, name), document)
         else:
-            value, source = getattr(config.limits, name), f"limits.{name}, {_source(('limits', name), document)}"
+            value = getattr(getattr(config, overall), name)
+            source = f"{overall}.{name}, {_source((overall, name), document)}"
         yield Setting(path=dotted((*path, name)), value=_shown(value), source=source)
 
 

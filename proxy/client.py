@@ -196,8 +196,8 @@ class ClientConnection(asyncio.Protocol):
         if decoder is None:
             missing = self._missing_bytes
             if len(data) < missing:
-                self._parts.append(data)
                 self._missing_bytes = missing - len(data)
+                self._keep(exchange, data)
                 return
             if len(data) > missing:
                 self._ahead = data[missing:]
@@ -214,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse_body(error)
                 return
             if not decoder.ended:
-                self._parts.append(data)
+                self._keep(exchange, data)
                 return
             self._ahead = decoder.rest
         parts = self._parts
@@ -224,6 +224,14 @@ class ClientConnection(asyncio.Protocol):
             self._parts = []
         self._state = _State.ANSWER
         exchange.run(data, clock())
+
+    def _keep(self, exchange: Exchange, part: bytes) -> None:
+        try:
+            exchange.hold(len(part))
+        except ProxyError as error:
+            self._refuse_body(error)
+        else:
+            self._parts.append(part)
 
     def _refuse_body(self, error: ProxyError) -> None:
         self.will_keep_alive = False
@@ -254,8 +262,14 @@ class ClientConnection(asyncio.Protocol):
     def _reply_to_probe(self, head: RequestHead, rest: bytes) -> None:
         """Answer a probe of the process; no exchange, no record. ``rest`` is what came behind its head."""
         self._ahead = rest
-        is_ready = head.path == b"/livez" or not self._shared.is_draining
-        status, body = (200, b"ok\n") if is_ready else (503, b"draining\n")
+        if head.path == b"/livez":
+            status, body = 200, b"ok\n"
+        elif self._shared.is_draining:
+            status, body = 503, b"draining\n"
+        elif not self._shared.topology.is_settled:
+            status, body = 503, b"workers are being looked for\n"
+        else:
+            status, body = 200, b"ok\n"
         closes = not head.keeps_alive
         self.write(
             b"%bcontent-type: text/plain\r\n%bcontent-length: %d\r\n\r\n%b"

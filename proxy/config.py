@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     JsonValue,
+    Tag,
     ValidationError,
     model_validator,
 )
@@ -22,38 +24,44 @@ from pydantic import (
 from proxy.config_checks import LISTENERS, cross_problems, warnings_of
 from proxy.config_errors import ConfigError, Problem, RefusedError
 from proxy.config_file import Document, kind_of, parse_document, read_text
-from proxy.config_problems import problems_of
-from proxy.config_section import Section as _Section
+from proxy.config_found import FoundWorkersConfig
+from proxy.config_problems import FOUND, LISTED, problems_of
+from proxy.config_sections import (
+    CalibrationConfig,
+    ChainsConfig,
+    HealthConfig,
+    KeyConfig,
+    LogConfig,
+    RetriesConfig,
+    TracingConfig,
+)
 from proxy.config_tokenizer import TokenizerConfig
 from proxy.config_values import (
     Address,
     BaseUrl,
+    BorrowRatio,
     ChainHeader,
-    CollectorUrl,
     Count,
     CountOrZero,
-    HeaderName,
-    HeaderValue,
     ModelName,
     Name,
     PoolName,
     Quantile,
-    Ratio,
     Seconds,
     SecondsOrZero,
-    Sha256,
+    Section,
     Text,
     WorkerKey,
-    known_policy,
     list_of_workers,
     text_or_mapping,
 )
 from proxy.worker_url import parse_worker_url
-from routing.topology import Limits
+from routing.topology import Admission, Limits
 
 __all__ = ["Config", "ConfigError", "Problem", "load_config", "parse_config", "read_config", "warnings_of"]
 
 _DEFAULT = Limits()
+_ADMISSION = Admission()
 
 
 def _url_or_mapping(schema: dict[str, Any]) -> None:
@@ -62,7 +70,7 @@ def _url_or_mapping(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"type": "string", "description": "The base URL alone."}, mapping]
 
 
-class WorkerConfig(_Section):
+class WorkerConfig(Section):
     """One vLLM server: its base URL, or a mapping with `name` and `url`."""
 
     model_config = ConfigDict(json_schema_extra=_url_or_mapping)
@@ -75,6 +83,14 @@ class WorkerConfig(_Section):
         description=(
             "Label in metrics, logs and `x-ridgeline-worker`; unique among all workers. When absent: "
             "`host:port` and the path of the URL, if any."
+        ),
+    )
+
+    data_parallel_ranks: Count | None = Field(
+        default=None,
+        description=(
+            "Ranks behind this URL, as `--data-parallel-size` has it where one address serves them all. Each request then "
+            "names one by `x-data-parallel-rank`, so that prefix caches are found again. Absent: the worker chooses."
         ),
     )
 
@@ -93,12 +109,18 @@ class WorkerConfig(_Section):
         return self.name or parse_worker_url(self.url).default_name
 
 
+_Listed = Annotated[tuple[WorkerConfig, ...], Tag(LISTED)]
+_SomeListed = Annotated[tuple[WorkerConfig, ...], Field(min_length=1), Tag(LISTED)]
+_Found = Annotated[FoundWorkersConfig, Tag(FOUND)]
+_FORMS = Discriminator(lambda value: FOUND if isinstance(value, Mapping | FoundWorkersConfig) else LISTED)
+
+
 def _defaults_come_from_limits(schema: dict[str, Any]) -> None:
     for setting in schema["properties"].values():
         del setting["default"]
 
 
-class PoolLimits(_Section):
+class PoolLimits(Section):
     """Bounds on a request once its pool is known. In a pool, what is absent is taken from the overall `limits`."""
 
     model_config = ConfigDict(json_schema_extra=_defaults_come_from_limits)
@@ -135,6 +157,13 @@ class LimitsConfig(PoolLimits):
     model_config = ConfigDict(json_schema_extra=lambda schema: None)
 
     body_bytes: Count = Field(default=_DEFAULT.body_bytes, description="Bytes of the largest request body; above it 413.")
+    held_body_bytes: Count = Field(
+        default=_DEFAULT.held_body_bytes,
+        description=(
+            "Bytes of the bodies of all requests under way in one serving process, those that wait and those still arriving "
+            "among them; beyond it 503. Memory peaks at little more than that."
+        ),
+    )
     drain_seconds: SecondsOrZero = Field(
         default=_DEFAULT.drain_seconds,
         description="Seconds from SIGTERM until running requests are ended; below the grace period of the pod.",
@@ -157,14 +186,53 @@ class LimitsConfig(PoolLimits):
     )
 
 
-class PoolConfig(_Section):
+class PoolAdmission(Section):
+    """How much workers are given at once, and who waits for them. In a pool, what is absent is taken from the overall one."""
+
+    model_config = ConfigDict(json_schema_extra=_defaults_come_from_limits)
+
+    max_requests_per_worker: Count | None = Field(
+        default=None,
+        description="Requests that a worker has at once; null: as the limits model says, or no cap where it cannot say.",
+    )
+    max_tokens_per_worker: Count | None = Field(
+        default=None,
+        description=(
+            "Tokens that a worker has at once, prompts and output budgets together; null: as the limits model says, or no cap. "
+            "A request that is larger goes to a worker that has nothing else."
+        ),
+    )
+    derive: bool = Field(
+        default=True,
+        description="Take caps that are null from the limits model: the worker's KV cache, and the knee at the mean context.",
+    )
+    queue_requests: CountOrZero = Field(
+        default=_ADMISSION.queue_requests,
+        description="Requests that may wait for the pool in each serving process; beyond them 429. 0: nobody waits.",
+    )
+    queue_bytes: Count = Field(
+        default=_ADMISSION.queue_bytes,
+        description="Bytes of the bodies of requests that wait for the pool in each serving process; beyond them 429.",
+    )
+    queue_seconds: Seconds = Field(
+        default=_ADMISSION.queue_seconds, description="Seconds that a request may wait for a worker; after them 503."
+    )
+
+
+class AdmissionConfig(PoolAdmission):
+    """How much workers are given at once, and who waits for them."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: None)
+
+
+class PoolConfig(Section):
     """Workers that can stand in for each other: same model, same context range."""
 
     name: PoolName = Field(
         description="Label in metrics, logs and `x-ridgeline-pool`; unique within the model. `none` is reserved."
     )
-    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1), BeforeValidator(list_of_workers)] = Field(
-        description="The workers, each a base URL or a mapping with `name` and `url`."
+    workers: Annotated[_SomeListed | _Found, _FORMS, BeforeValidator(list_of_workers)] = Field(
+        description="The workers, each a base URL or a mapping with `name` and `url`; or how they are found."
     )
     max_total_tokens: Count | None = Field(
         default=None,
@@ -173,8 +241,41 @@ class PoolConfig(_Section):
             "that accepts a request gets it."
         ),
     )
-    policy: Annotated[Literal["round-robin", "least-load"], BeforeValidator(known_policy)] = Field(
-        default="least-load", description="How a worker is chosen: `least-load` by tokens in flight, or `round-robin`."
+    overflow_to: PoolName | None = Field(
+        default=None,
+        description=(
+            "Pool of the same model that gets a request while no worker of this pool can take it: all down, tried or full. "
+            "Absent: such a request is refused."
+        ),
+    )
+    borrows_from: PoolName | None = Field(
+        default=None,
+        description=(
+            "Pool of the same model whose workers may take requests of this pool while they are nearly idle and all workers "
+            "here are busy."
+        ),
+    )
+    borrow_below_ratio: BorrowRatio | None = Field(
+        default=None,
+        description=(
+            "A worker of `borrows_from` helps while its load in tokens is at most this share of the least load here, from 0 to "
+            "below 1; absent: 0, so that only a worker with nothing to do helps."
+        ),
+    )
+    policy: Literal["round-robin", "least-load", "power-of-two", "prefix-affinity", "session", "fastest"] = Field(
+        default="prefix-affinity",
+        description=(
+            "How a worker is chosen: `least-load` by tokens in flight, `round-robin`, `power-of-two` (the less loaded of two "
+            "at random), `prefix-affinity` (who has seen the beginning of the prompt), `session` (who has served the session), "
+            "`fastest` (least expected time to the first token)."
+        ),
+    )
+    session_header: ChainHeader | None = Field(
+        default=None,
+        description=(
+            "Header whose value names a session, for `policy: session`; without it the body's `prompt_cache_key` or `user` "
+            "does, and without those the beginning of the prompt."
+        ),
     )
     ask_usage: bool = Field(
         default=True,
@@ -187,6 +288,9 @@ class PoolConfig(_Section):
         default=None, description="Sent to these workers as Bearer token; when absent the overall `worker_key`. Secret."
     )
     limits: PoolLimits = Field(default_factory=PoolLimits, description="Overrides of the overall `limits` for this pool.")
+    admission: PoolAdmission = Field(
+        default_factory=PoolAdmission, description="Overrides of the overall `admission` for this pool."
+    )
     gpu: Annotated[Text | dict[str, JsonValue], BeforeValidator(text_or_mapping)] | None = Field(
         default=None,
         description=(
@@ -207,8 +311,18 @@ class PoolConfig(_Section):
         description="How the KV cache is stored, as vLLM's `--kv-cache-dtype` names it; absent: as the model asks.",
     )
 
+    @property
+    def listed_workers(self) -> tuple[WorkerConfig, ...]:
+        """The workers that the file names; none where they are found."""
+        return () if isinstance(self.workers, FoundWorkersConfig) else self.workers
 
-class ModelConfig(_Section):
+    @property
+    def finds_workers(self) -> FoundWorkersConfig | None:
+        """What says how workers are found; None where they are listed."""
+        return self.workers if isinstance(self.workers, FoundWorkersConfig) else None
+
+
+class ModelConfig(Section):
     """What clients ask for by name, and who serves it: either `workers` or `pools`."""
 
     name: ModelName = Field(description="What clients send as `model`, and what workers get. `unknown` is reserved.")
@@ -240,8 +354,8 @@ class ModelConfig(_Section):
     output_quantile: Quantile = Field(
         default=0.99, description="Share of the answers that stay within the learned output budget, 0.5 to 0.9999."
     )
-    workers: Annotated[tuple[WorkerConfig, ...], BeforeValidator(list_of_workers)] = Field(
-        default=(), description="Workers of a single pool named `default`, each a base URL or a mapping with `name` and `url`."
+    workers: Annotated[_Listed | _Found, _FORMS, BeforeValidator(list_of_workers)] = Field(
+        default=(), description="Workers of a single pool named `default`, in the same forms as those of a pool."
     )
     pools: tuple[PoolConfig, ...] = Field(
         default=(), description="Pools with different ranges of context length, in any order."
@@ -254,59 +368,7 @@ class ModelConfig(_Section):
         return tuple(sorted(pools, key=lambda pool: (pool.max_total_tokens is None, pool.max_total_tokens or 0)))
 
 
-class KeyConfig(_Section):
-    """An API key for clients. Only its SHA-256 is written down."""
-
-    name: Name = Field(description="Label in metrics and logs; unique.")
-    sha256: Sha256 = Field(repr=False, description='SHA-256 of the key, 64 hexadecimal digits: `printf %s "$KEY" | sha256sum`.')
-    models: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
-        default=None, description="Names of the models the key may use; absent: all."
-    )
-
-
-class LogConfig(_Section):
-    """One JSON line a request."""
-
-    path: Text = Field(default="-", description="File that lines are appended to; `-` is standard output.")
-
-
-class TracingConfig(_Section):
-    """OpenTelemetry. Takes effect at the start."""
-
-    otlp_endpoint: CollectorUrl | None = Field(
-        default=None,
-        description=(
-            "URL of a receiver for OTLP over HTTP with protobuf: its base, such as `http://127.0.0.1:4318`, or the whole URL "
-            "of traces, which ends in `/v1/traces`. null: nothing is traced."
-        ),
-    )
-    sample_ratio: Ratio = Field(
-        default=0.01,
-        description="Share of the traces that begin here which are recorded. A client that sent a `traceparent` has decided.",
-    )
-    semconv: Literal["v1.41", "latest"] = Field(
-        default="latest", description="Names of GenAI attributes: those of OpenTelemetry 1.41, or the newest known."
-    )
-    headers: dict[HeaderName, HeaderValue] = Field(
-        default_factory=dict, description="Sent to the receiver with each batch, such as an API key. Values are secret."
-    )
-    metrics: bool = Field(default=False, description="Send metrics to the same receiver as well.")
-    metrics_interval_seconds: Seconds = Field(default=60, description="Seconds between two batches of metrics.")
-
-
-class ChainsConfig(_Section):
-    """Requests that belong together, as those of an agent do. Takes effect at the start."""
-
-    header: ChainHeader | None = Field(
-        default=None,
-        description=(
-            "Header whose value names a chain, such as `x-session-id`; only a hash of it leaves the serving process. "
-            "Requests without it belong together when they share the trace id of a `traceparent`."
-        ),
-    )
-
-
-class Config(_Section):
+class Config(Section):
     """Settings of a gateway. Every text may hold `${NAME}` for an environment variable; `$${` stands for `${` itself."""
 
     listen: Address = Field(default=LISTENERS["listen"], description="host:port for clients.")
@@ -327,8 +389,16 @@ class Config(_Section):
         default=(), description="API keys of clients; none: everyone who reaches `listen` may use every model."
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on every request.")
+    retries: RetriesConfig = Field(default_factory=RetriesConfig, description="Sending a request to another worker.")
+    health: HealthConfig = Field(default_factory=HealthConfig, description="Leaving out workers that fail.")
+    admission: AdmissionConfig = Field(
+        default_factory=AdmissionConfig, description="How much workers are given at once, and who may wait for them."
+    )
     log: LogConfig = Field(default_factory=LogConfig, description="Where the request log goes.")
     tracing: TracingConfig = Field(default_factory=TracingConfig, description="OpenTelemetry: traces, and metrics too.")
+    calibration: CalibrationConfig = Field(
+        default_factory=CalibrationConfig, description="What requests are judged by, once workers are known."
+    )
     chains: ChainsConfig = Field(default_factory=ChainsConfig, description="How requests that belong together are known.")
 
 

@@ -42,7 +42,11 @@ def cross_problems(document: Document) -> list[Problem]:
     return [
         Problem(path=dotted(path), line=document.line(path), wrong=wrong, right=right)
         for path, wrong, right in (
-            *(found for check in (_listeners, _models, _pools, _workers, _keys) for found in check(document.tree)),
+            *(
+                found
+                for check in (_listeners, _models, _pools, _other_pools, _workers, _keys)
+                for found in check(document.tree)
+            ),
             *limit_problems(document),
         )
     ]
@@ -86,7 +90,7 @@ def _shared_workers(config: Config) -> Iterator[str]:
     seen: dict[str, str] = {}
     for model in config.models:
         for pool in model.pools_in_force:
-            for worker in pool.workers:
+            for worker in pool.listed_workers:
                 if worker.url in seen:
                     yield f"workers {seen[worker.url]} and {worker.label} are both {worker.url}: load is counted for each apart"
                 seen.setdefault(worker.url, worker.label)
@@ -149,6 +153,34 @@ def _pools(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
                     "give each pool a range of its own, or make them one pool",
                 )
             ranges.setdefault(tokens, (*path, *at))
+
+
+def _other_pools(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
+    for path, model in find(tree, "models.*"):
+        names = [name for _, name in find(model, "pools.*.name") if isinstance(name, str)]
+        for at, pool in find(model, "pools.*"):
+            if not isinstance(pool, dict):
+                continue
+            here = (*path, *at)
+            for setting in ("overflow_to", "borrows_from"):
+                other = pool.get(setting)
+                if not isinstance(other, str):
+                    continue
+                if other == pool.get("name"):
+                    yield (*here, setting), "is this pool itself", "name another pool of the model, or leave it out"
+                elif other not in names:
+                    guess = nearest(other, names)
+                    right = f"did you mean `{guess}`?" if guess else "write the name of another pool of this model"
+                    yield (*here, setting), "is no pool of this model", right
+            if pool.get("borrow_below_ratio") is not None and pool.get("borrows_from") is None:
+                yield (
+                    (*here, "borrow_below_ratio"),
+                    "stands without `borrows_from`",
+                    "name the pool that helps, or leave it out",
+                )
+            policy = pool.get("policy")
+            if pool.get("session_header") is not None and policy != "session" and isinstance(policy, str | None):
+                yield (*here, "session_header"), "has no effect with this policy", "write policy: session, or leave it out"
 
 
 def _workers(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:

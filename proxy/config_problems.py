@@ -5,10 +5,11 @@ Values are quoted only where they cannot be secrets: not below `keys`, not for a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Tag
 
 from proxy.config_errors import KeyPath, Problem, RefusedError, dotted, nearest
 from proxy.config_file import Document, kind_of
@@ -25,10 +26,18 @@ _HINTS = {
     ("workers", "worker_key"): "set worker_key for the pool or for all",
     ("workers", "key"): "set worker_key for the pool or for all",
 }
+# tags of the forms that `workers` has; what pydantic reports has them in its places
+LISTED = "listed"
+FOUND = "found"
 _SECRET_KEYS = frozenset({"worker_key", "sha256", "headers"})
 _KNOWN_KEYS = "known keys:"
 _LONGEST_SHOWN = 40  # characters
-_BOUNDS = {"greater_than": ("above", "gt"), "greater_than_equal": ("at least", "ge"), "less_than_equal": ("at most", "le")}
+_BOUNDS = {
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
 
 
 def problems_of(error: ValidationError, document: Document, root: type[BaseModel]) -> list[Problem]:
@@ -42,22 +51,30 @@ def sections_of(root: type[BaseModel]) -> dict[tuple[str, ...], type[BaseModel]]
     """Return every section by the names that lead to it: ``()``, ``("models",)``, ``("models", "pools")``, …"""
     sections: dict[tuple[str, ...], type[BaseModel]] = {(): root}
     for name, setting in root.model_fields.items():
-        inner = _section_in(setting.annotation)
-        if inner:
-            sections |= {(name, *path): section for path, section in sections_of(inner).items()}
+        for form, inner in _sections_in(setting.annotation):
+            sections |= {(name, *form, *path): section for path, section in sections_of(inner).items()}
     return sections
 
 
-def _section_in(annotation: object) -> type[BaseModel] | None:
+def _sections_in(annotation: object) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
+    """The sections that a setting may hold, the one of found workers under its tag."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((section for part in get_args(annotation) if (section := _section_in(part))), None)
+        yield (), annotation
+        return
+    tags = (part.tag for part in getattr(annotation, "__metadata__", ()) if isinstance(part, Tag))
+    form = tuple(tag for tag in tags if tag != LISTED)
+    for part in get_args(annotation):
+        for deeper, section in _sections_in(part):
+            yield (*form, *deeper), section
 
 
 def _problem(details: ErrorDetails, document: Document, root: type[BaseModel]) -> Problem:
-    loc: KeyPath = details["loc"]
+    loc: KeyPath = tuple(part for part in details["loc"] if part != LISTED)
     kind = details["type"]
-    path = loc if kind == "missing" else document.nearest_path(loc)  # leaves out what pydantic adds for unions and short forms
+    place = tuple(part for part in loc if part != FOUND)
+    path = (
+        place if kind == "missing" else document.nearest_path(place)
+    )  # leaves out what pydantic adds for unions and short forms
     if kind == "missing":
         wrong, right = _missing(loc, root)
     elif kind == "extra_forbidden":
@@ -65,7 +82,7 @@ def _problem(details: ErrorDetails, document: Document, root: type[BaseModel]) -
         if _is_secret(loc) and right.startswith(
             _KNOWN_KEYS
         ):  # like nothing we know: perhaps a key of a client, not of the file
-            path, wrong = loc[:-1], "has an unknown key, which is not shown"
+            path, wrong = place[:-1], "has an unknown key, which is not shown"
     else:
         wrong, right = _value(details, path, document)
     return Problem(path=dotted(path), line=document.line(path), wrong=wrong, right=right)
@@ -90,7 +107,7 @@ def _unknown_key(loc: KeyPath, root: type[BaseModel]) -> tuple[str, str]:
     wrong = f"`{key}` is not a known key here"
     if hint := _HINTS.get((where[-1] if where else "", key)):
         return wrong, hint
-    if elsewhere := [path for path, section in sections.items() if key in section.model_fields]:
+    if elsewhere := [path for path, section in sections.items() if FOUND not in path and key in section.model_fields]:
         return wrong, "it belongs " + " or ".join(f"under `{'.'.join(path)}`" if path else "at the top" for path in elsewhere)
     if guess := nearest(key, known):
         return wrong, f"did you mean `{guess}`?"
@@ -121,7 +138,7 @@ def _value(details: ErrorDetails, path: KeyPath, document: Document) -> tuple[st
         return f"must be {words} {bound}, not {shown}", f"write a number {words} {bound}"
     if kind == "literal_error":
         expected = str(context.get("expected", "")).replace("'", "`")
-        guess = nearest(value, expected.replace("`", "").split(" or ")) if isinstance(value, str) else None
+        guess = nearest(value, re.findall("`([^`]+)`", expected)) if isinstance(value, str) else None
         return f"must be {expected}, not {shown}", f"did you mean `{guess}`?" if guess else f"write {expected}"
     if kind in ("tuple_type", "list_type"):
         return f"must be a list, not {shown}", "begin each entry with `- `, or write [a, b]"

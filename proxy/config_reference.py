@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from proxy.config import Config, LimitsConfig, PoolLimits
-from proxy.config_problems import sections_of
+from proxy.config_problems import FOUND, sections_of
 
 FOLDER = Path("docs/reference")
 _TABLE = ("", "| setting | type | default | meaning |", "| --- | --- | --- | --- |")
@@ -44,8 +44,8 @@ def page_text() -> str:
     """Return the reference page in Markdown, as it is written to disk."""
     parts = [_HEAD]
     for path, section in sections_of(Config).items():
-        if path == ("models", "workers"):
-            continue  # the same section as that of a pool
+        if path[:2] == ("models", "workers"):
+            continue  # the same sections as those of a pool
         properties = _properties(section)
         parts += [f"\n## {_title(path)}\n", inspect.cleandoc(section.__doc__ or ""), *_TABLE]
         parts += [_row(name, setting, properties[name], section) for name, setting in section.model_fields.items()]
@@ -61,6 +61,10 @@ def write(folder: Path = FOLDER) -> None:
 
 def _title(path: tuple[str, ...]) -> str:
     lists = {"models", "pools", "workers", "keys"}
+    if FOUND in path:
+        at = path.index(FOUND)
+        place = ".".join((f"{_title(path[: at - 1])}.{path[at - 1]}", *path[at + 1 :]))
+        return f"{place}, where they are found" if path[-1] == FOUND else place
     return ".".join(f"{name}[]" if name in lists else name for name in path) or "At the top"
 
 
@@ -91,7 +95,7 @@ def _default(value: object) -> str:
 
 
 def _type(schema: dict[str, Any]) -> str:
-    forms = [_one_type(form) for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
+    forms = [_one_type(form) for form in schema.get("anyOf", schema.get("oneOf", [schema])) if form.get("type") != "null"]
     return " or ".join(dict.fromkeys(forms))
 
 

@@ -9,8 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from proxy.config_errors import RefusedError
 from proxy.config_file import kind_of
-from proxy.config_section import Section
-from proxy.config_values import Count, Seconds, Text
+from proxy.config_values import Count, Seconds, Section, Text
 from routing.topology import TIKTOKEN_PATTERN, TokenizerSource
 
 _TOKENIZER = TokenizerSource()

@@ -8,18 +8,23 @@ from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from proxy.config_errors import RefusedError
 from proxy.request_head import NOT_FORWARDED
 from proxy.worker_url import parse_listen_address, parse_worker_url
 from routing.topology import NO_POOL, UNKNOWN_MODEL
 
-POLICIES = ("round-robin", "least-load")
 MAX_NAME_LENGTH = 200
 MAX_SECONDS = 7 * 24 * 3600
 GRPC_PORT = 4317
 UNSEEN_HEADERS = frozenset(name.decode() for name in NOT_FORWARDED | {b"traceparent", b"tracestate"})
+
+
+class Section(BaseModel):
+    """A mapping of the file: unknown keys are errors, values are never changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=False)
 
 
 def _not_boolean(value: object) -> object:
@@ -89,12 +94,7 @@ def _listen(text: str) -> str:
 
 
 def list_of_workers(value: object) -> object:
-    """Raise `RefusedError` for forms of `workers` that are no list."""
-    if isinstance(value, Mapping):
-        raise RefusedError(
-            f"finding workers by {', '.join(map(str, value)) or 'discovery'} is not supported yet",
-            "list their URLs: [http://10.0.0.11:8000]",
-        )
+    """Raise `RefusedError` for forms of `workers` that are neither a list nor a mapping that says how they are found."""
     if isinstance(value, str):
         raise RefusedError("is a single text", "put the URL into a list: [http://10.0.0.11:8000]")
     return value
@@ -107,13 +107,6 @@ def text_or_mapping(value: object) -> object:
     if isinstance(value, list | bool) or value is None:
         raise RefusedError("is neither text nor a mapping", "write a name, or fields as a mapping")
     raise RefusedError(f"is the number {value}, not text or a mapping", f'put a name into quotes: "{value}"')
-
-
-def known_policy(value: object) -> object:
-    """Raise `RefusedError` for policies that are to come."""
-    if value in ("power-of-two", "prefix-affinity", "session", "fastest"):
-        raise RefusedError(f"the policy {value} is not supported yet", f"write {' or '.join(POLICIES)}")
-    return value
 
 
 def _header_name(text: str) -> str:
@@ -157,14 +150,17 @@ ModelName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), Afte
 PoolName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_pool_name)]
 Address = Annotated[str, BeforeValidator(_not_a_port), AfterValidator(_listen)]
 Count = Annotated[int, Field(ge=1, le=2**53), BeforeValidator(_not_boolean)]
-CountOrZero = Annotated[int, Field(ge=0, le=2**31), BeforeValidator(_not_boolean)]
+CountOrZero = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_not_boolean)]
+Weight = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 Quantile = Annotated[float, Field(ge=0.5, le=0.9999, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 SecondsOrZero = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False), BeforeValidator(_not_boolean)]
+NumberOrZero = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 Text = Annotated[str, Field(min_length=1)]
 WorkerKey = Annotated[SecretStr, AfterValidator(_worker_key)]
 Sha256 = Annotated[str, AfterValidator(_sha256)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_not_boolean)]
+BorrowRatio = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 HeaderName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_header_name)]
 ChainHeader = Annotated[HeaderName, AfterValidator(_chain_header)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]

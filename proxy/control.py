@@ -16,24 +16,37 @@ import socket
 import sys
 from collections import deque
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from time import time
 
 from proxy.admin import admin_app
+from proxy.calibrating import Calibrations
+from proxy.capping import CapAdviser
+from proxy.conditions import ConditionWatch
 from proxy.config import Config, ConfigError
+from proxy.deployments import deployments_of
+from proxy.discovery.finder import Finder
+from proxy.discovery.found import kept_found
+from proxy.drifting import DriftWatch
 from proxy.fleet import Fleet, open_control_cells
 from proxy.guiding import Guide
+from proxy.judging import Judge
 from proxy.learning import TokenAdviser
 from proxy.listener import bound_address, open_listener
+from proxy.model_lengths import ModelLengths
 from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
 from proxy.overlay import kept_overlay
+from proxy.pace import PaceAdviser
+from proxy.prefixes import Prefixes
 from proxy.probe import open_session
 from proxy.published import last_guidance
 from proxy.records import RecordReceiver
 from proxy.reload import Reloader, first_config
 from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, RECORDS_SOCKET
+from proxy.speeds import Speeds
 from proxy.supervisor import EXIT_CONFIGURATION, EXIT_OK
 from proxy.tracing_sinks import Followers
 from proxy.wiring import build_topology
@@ -48,6 +61,7 @@ _DRAIN_SECONDS = 2.0
 _LOG_CLOSE_SECONDS = 2.0
 _LAG_PERIOD_SECONDS = 0.5
 _LAG_SAMPLES = 30  # the gauge is the largest of the last 15 s, so that scrapes see each stall
+_LOOK_SECONDS = 1.0
 _LOSS_PERIOD_SECONDS = 10.0
 
 
@@ -72,10 +86,16 @@ async def run(config: Config, text: str, options: Options) -> None:
     """
     stop = asyncio.Event()
     _watch_for_the_end(stop, options.parent_fd)
-    configured, overlay = build_topology(config), kept_overlay(options.run_dir)
-    topology = overlay.over(configured)
+    overlay = kept_overlay(options.run_dir)
     # Undone in reverse: probes end first, then what the sockets still hold is read and logged, and scrapes work until then.
     async with AsyncExitStack() as stack:
+        finder = Finder(options.config.parent, kept_found(options.run_dir))
+        stack.push_async_callback(finder.close)
+        finder.follow(config)
+        await finder.first()
+        configured = replace(build_topology(config), is_settled=finder.is_settled)
+        found = finder.found
+        topology = overlay.over(found.over(configured))
         cells = open_control_cells(options.run_dir, topology)
         log = _open_log(config.log.path)
         followers = Followers(config, topology, version=version("ridgeline"), run_dir=options.run_dir, on_fault=_tell)
@@ -89,11 +109,26 @@ async def run(config: Config, text: str, options: Options) -> None:
             exemplars=followers.exemplars,
         )
 
-        guide = Guide([TokenAdviser(last_guidance(options.run_dir))], options.run_dir)
+        lengths = ModelLengths()
+        speeds = Speeds(lambda: reloader.config, options.config.parent)
+        caps = CapAdviser(lambda: reloader.config, options.config.parent)
+        tokens = TokenAdviser(last_guidance(options.run_dir))
+        guide = Guide([tokens, lengths, PaceAdviser(), caps, speeds, Prefixes()], options.run_dir)
+        judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
+        watch = DriftWatch(judge.prefill_of)
+        fleet: Fleet | None = None
+
+        def know(config: Config) -> None:
+            judge.know(deployments_of(config, options.config.parent))
+
+        know(config)
 
         def take(records: list[RequestRecord]) -> None:
             guide.take(records)
-            records = followers.take(records)
+            if fleet is not None:
+                watch.adopt(fleet.topology, fleet.cells.values)
+                judge.adopt(fleet.topology, fleet.cells.values)
+            records = judge.take(watch.take(followers.take(records)))
             view.recent.extend(records)
             log.write_all(records)
 
@@ -105,16 +140,18 @@ async def run(config: Config, text: str, options: Options) -> None:
         stack.push_async_callback(receiver.close)
         stack.push_async_callback(receiver.drain, _DRAIN_SECONDS)
         session = await stack.enter_async_context(open_session())
-        fleet = Fleet(configured, overlay, cells, options.run_dir, view, session)
+        fleet = Fleet(configured, overlay, cells, options.run_dir, view, session, found)
         stack.push_async_callback(fleet.close)
         addresses = [bound_address(listener) for listener in listeners]
         for app, listener in zip(
-            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains)), listeners, strict=True
+            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains, judge, watch)), listeners, strict=True
         ):
             site = Site(app)
             stack.push_async_callback(site.stop)
             await site.start(listener)
-        reloader = Reloader(options.config, os.environ, config, fleet, text=text, run_dir=options.run_dir)
+        reloader = Reloader(
+            options.config, os.environ, config, fleet, text=text, run_dir=options.run_dir, finder=finder, on_config=know
+        )
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.asked.set)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # the supervisor starts us with it held back
         tasks = [
@@ -123,6 +160,10 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(reloader.run()),
             asyncio.create_task(followers.run(fleet, view)),
             asyncio.create_task(guide.run(fleet)),
+            asyncio.create_task(_look_around(judge, watch, fleet)),
+            asyncio.create_task(finder.run(fleet, view)),
+            asyncio.create_task(lengths.run(fleet, session)),
+            asyncio.create_task(ConditionWatch(view).run()),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")
@@ -177,6 +218,14 @@ async def _watch_lag(fleet: Fleet, file: Path) -> None:
         fleet.cells.values[cell] = max(lags)
         with suppress(OSError):
             os.utime(file)
+
+
+async def _look_around(judge: Judge, watch: DriftWatch, fleet: Fleet) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        for each in (watch, judge):
+            each.adopt(fleet.topology, fleet.cells.values)
+            each.look(time())
 
 
 async def _watch_losses(log: JsonLog) -> None:

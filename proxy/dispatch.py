@@ -16,6 +16,7 @@ from routing.demand import Demand
 from routing.estimate import TokenEstimate
 from routing.guidance import NO_GUIDANCE, Guidance
 from routing.policy import Decision, Impossible, Reason, Snapshot, choose
+from routing.pools import most_total_tokens
 from routing.topology import Key, Model
 from telemetry.record import Rejection
 
@@ -75,6 +76,10 @@ def prepare(
     if key is not None and not may_use(key, model):
         raise Refusal(403, "model_not_allowed", "This API key may not use this model.", reason=Rejection.AUTH)
     demand = demand_of(request, model, key, guidance)
+    ties = endpoints.ties[model.name]
+    if ties is not None and endpoint.work is Work.GENERATE:
+        affinity, session = ties.find(request, header_lines)
+        demand = msgspec.structs.replace(demand, affinity=affinity, session=session)
     if request.model is not None and request.model != model.name:
         if form is None:
             renamed = rename_model(body, request.model, model.name)
@@ -109,14 +114,21 @@ def _asks_usage(model: Model) -> bool:
 
 def decide(
     prepared: Prepared, endpoints: Endpoints, snapshot: Snapshot, tried: Collection[str], owner: str | None = None
-) -> Decision:
-    """Choose a worker that has not been tried, the one at URL ``owner`` if possible. Raises `ProxyError` if there is none."""
+) -> Decision | None:
+    """Choose a worker that has not been tried, the one at URL ``owner`` if possible. Raises `ProxyError` if there is none.
+
+    ``None``: there are workers, and none of them has room now.
+    """
     # After a reload the model of a request that is tried again is another value, or gone.
     model = endpoints.model(prepared.model.name) if tried else prepared.model
+    if owner is not None:  # it alone can answer, whatever its load
+        snapshot = msgspec.structs.replace(snapshot, caps=None)
     decision = choose(model, prepared.demand, snapshot, tried)
+    if decision is Impossible.BUSY:
+        return None
     if isinstance(decision, Decision):
         return decision if owner is None else _kept_with(owner, decision, model, snapshot, tried)
-    raise _refusal(decision, prepared, tried)
+    raise _refusal(decision, prepared, model, tried, snapshot.guidance)
 
 
 def _kept_with(owner: str, decision: Decision, model: Model, snapshot: Snapshot, tried: Collection[str]) -> Decision:
@@ -128,9 +140,9 @@ def _kept_with(owner: str, decision: Decision, model: Model, snapshot: Snapshot,
     return decision
 
 
-def _refusal(why: Impossible, prepared: Prepared, tried: Collection[str]) -> ProxyError:
+def _refusal(why: Impossible, prepared: Prepared, model: Model, tried: Collection[str], guidance: Guidance) -> ProxyError:
     if why is Impossible.FIT:
-        limit = prepared.model.pools[-1].max_total_tokens
+        limit = most_total_tokens(model, guidance)
         return Refusal(
             400,
             "context_length_exceeded",

@@ -43,6 +43,7 @@ from proxy.observations import (
 from proxy.supervisor import CONTROL_END_SECONDS, KILL_MARGIN_SECONDS
 from proxy.wiring import build_topology
 from proxy.worker_url import ListenAddress, parse_listen_address
+from routing.topology import Pool
 
 _AT_ONCE = 64  # workers, each with up to four connections
 _PIPED_WIDTH = 160  # columns when the output is no terminal
@@ -99,13 +100,19 @@ async def observe(config: Config | None, *, wants_completion: bool = False, pati
     """Look at everything. The file limit is that of this process, which is the gateway's when started from the same place."""
     patience = patience or Patience()
     addresses = {name: parse_listen_address(getattr(config, name) if config else LISTENERS[name]) for name in LISTENERS}
+    unseen: tuple[str, ...] = ()
     async with open_session() as session:
         look = _Look(session, patience, wants_completion=wants_completion)
         asking = asyncio.create_task(look.at_gateway(addresses))
         keys, targets = _configured(config) if config else ({}, ())
         if config is None and (state := read_state((await asking).state)):
             targets = targets_of(state)
-        workers = await look.at_workers(targets, keys)
+        found: tuple[Target, ...] = ()
+        if config is not None and (searched := _searched(config)):
+            state = read_state((await asking).state)
+            found = _found_targets(searched, targets_of(state, with_draining=False) if state else ())
+            unseen = tuple(f"{model}/{pool}" for model, pool in searched) if state is None else ()
+        workers = await look.at_workers((*targets, *found), keys)
         gateway = await asking
     listeners: tuple[ListenerSeen, ...] = ()
     if config is not None and not gateway.is_running:
@@ -117,6 +124,7 @@ async def observe(config: Config | None, *, wants_completion: bool = False, pati
         gateway=gateway,
         listeners=listeners,
         has_configuration=config is not None,
+        unseen_pools=unseen,
         warnings=warnings_of(config) if config else (),
         file_limit=file_limit if file_limit != resource.RLIM_INFINITY else sys.maxsize,
         drain_seconds=config.limits.drain_seconds if config else None,
@@ -141,6 +149,28 @@ def _configured(config: Config) -> tuple[dict[str, str], tuple[Target, ...]]:
         for model in topology.models
         for pool in model.pools
         for worker in pool.workers
+    )
+
+
+def _searched(config: Config) -> dict[tuple[str, str], tuple[tuple[str, ...], Pool]]:
+    """Pools whose workers are found, by model and name: the model's aliases, and the pool. What finds them is not asked."""
+    topology = build_topology(config)
+    return {
+        (model.name, pool.name): (model.aliases, pool)
+        for model in topology.models
+        for pool in model.pools
+        if pool.finds_workers
+    }
+
+
+def _found_targets(
+    searched: Mapping[tuple[str, str], tuple[tuple[str, ...], Pool]], running: Iterable[Target]
+) -> tuple[Target, ...]:
+    """The workers that a running gateway has found. No key is sent where only its state says that a worker is."""
+    return tuple(
+        replace(target, aliases=searched[where][0], has_key=None if searched[where][1].worker_key else False)
+        for target in running
+        if (where := (target.model, target.pool)) in searched
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from proxy.errors import ClientFault, ProxyError, wrong_method
 from proxy.inference import Work
+from proxy.ties import Ties
 from routing.topology import Key, Model, Topology
 from telemetry.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 
@@ -61,12 +62,13 @@ NO_ENDPOINT = Endpoint(
 class Endpoints:
     """The route table of one topology."""
 
-    __slots__ = ("_by_path", "_created_unix_seconds", "_models", "_names")
+    __slots__ = ("_by_path", "_created_unix_seconds", "_models", "_names", "ties")
 
     def __init__(self, topology: Topology, created_unix_seconds: int) -> None:
         self._created_unix_seconds = created_unix_seconds  # shown as the age of every model
         self._models = topology.models
         self._names: Mapping[str, Model] = {name: model for model in topology.models for name in (model.name, *model.aliases)}
+        self.ties = {model.name: Ties.of(model) for model in topology.models}  # what policies look for in requests
         endpoints = [
             *_WORKED_ON,
             Endpoint(name="models", method=b"GET", path=b"/v1/models", answer=self._list_models),

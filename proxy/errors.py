@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from telemetry.record import Outcome, Rejection
 
+RETRY_AFTER_SECONDS = 2
+"""When to ask again where no worker takes requests: health checks notice within seconds."""
+
 
 class ProxyError(Exception):
     """A request ends without a worker's answer. The text goes to the client and names no host, port or key."""
@@ -38,8 +41,16 @@ class Refusal(ProxyError):
 class WorkerFault(ProxyError):
     """The worker could not be reached, fell silent or made no sense."""
 
-    def __init__(self, code: str, text: str, *, status: int = 502, outcome: Outcome = Outcome.WORKER_ERROR) -> None:
-        super().__init__(status, code, text, outcome=outcome, reason=code)
+    def __init__(
+        self,
+        code: str,
+        text: str,
+        *,
+        status: int = 502,
+        outcome: Outcome = Outcome.WORKER_ERROR,
+        retry_after_seconds: int | None = None,
+    ) -> None:
+        super().__init__(status, code, text, outcome=outcome, reason=code, retry_after_seconds=retry_after_seconds)
 
 
 def wrong_method(allowed: str) -> ClientFault:
@@ -73,9 +84,28 @@ def answer_cut() -> WorkerFault:
 def no_worker(*, has_tried: bool) -> ProxyError:
     """There is nobody to ask, or nobody who could be reached."""
     if has_tried:
-        return WorkerFault("worker_unreachable", "No worker could be reached for this model.")
+        text = "No worker could be reached for this model."
+        return WorkerFault("worker_unreachable", text, status=503, retry_after_seconds=RETRY_AFTER_SECONDS)
     text = "No worker takes requests for this model now."
-    return Refusal(503, "no_worker", text, reason=Rejection.NO_WORKER, retry_after_seconds=2)
+    return Refusal(503, "no_worker", text, reason=Rejection.NO_WORKER, retry_after_seconds=RETRY_AFTER_SECONDS)
+
+
+def queue_full(retry_after_seconds: int) -> Refusal:
+    """Every worker has as much to do as it may, and as many wait as may."""
+    text = "All workers for this model are busy and too many requests wait for them."
+    return Refusal(429, "queue_full", text, reason=Rejection.QUEUE, retry_after_seconds=retry_after_seconds)
+
+
+def queue_timeout(retry_after_seconds: int) -> Refusal:
+    """No worker had room for as long as a request may wait."""
+    text = "No worker had room for this request in time."
+    return Refusal(503, "queue_timeout", text, reason=Rejection.QUEUE, retry_after_seconds=retry_after_seconds)
+
+
+def bodies_too_large() -> Refusal:
+    """The bodies of the requests under way hold as much memory as they may."""
+    text = "The gateway holds too many large requests now."
+    return Refusal(503, "body_memory", text, reason=Rejection.MEMORY, retry_after_seconds=2)
 
 
 def gateway_refused() -> WorkerFault:

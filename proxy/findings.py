@@ -138,6 +138,9 @@ _MENDS = (
 
 
 def _configuration(seen: Observations) -> Iterator[Finding]:
+    for pool in seen.unseen_pools:
+        wrong = "its workers are found while the gateway runs, and were not looked at"
+        yield hint("workers_not_known", f"pool {pool}", wrong, "look while the gateway runs and its admin listener answers")
     for text in seen.warnings:
         mend = next((mend for mark, mend in _MENDS if mark in text), "see the reference of the configuration")
         yield warning("configuration", "configuration", text, mend)

@@ -18,6 +18,7 @@ MAX_SIZE_LINE_BYTES = 256  # of a chunk, with its extensions
 MAX_TRAILER_BYTES = 8 * 1024
 
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d{1,6})[ \t]*\r$", re.MULTILINE)
 _PLAIN_SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
 # Headers that belong to one connection (RFC 9110, 7.6.1).
 HOP_BY_HOP = frozenset(
@@ -68,6 +69,12 @@ class AnswerHead:
     keeps_alive: bool
     content_type: bytes
     is_encoded: bool  # a Content-Encoding other than identity
+
+    @property
+    def retry_after_seconds(self) -> float | None:
+        """When the worker wants to be asked again; None where it does not say so in seconds."""
+        found = _RETRY_AFTER.search(self.passed)
+        return None if found is None else float(found[1])
 
     @property
     def is_json(self) -> bool:

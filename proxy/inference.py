@@ -41,10 +41,19 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     is_ascii: bool  # the whole body
     echoes: bool = False  # the first text of each choice is the prompt's alone
     previous_id: str | None = None  # of the response that this request goes on from
+    hides_reasoning: bool = False  # nothing is sent while the model thinks
+    system: msgspec.Raw = _NOTHING  # raw JSON of a system prompt that stands beside the messages
+    session: msgspec.Raw = _NOTHING  # of a field that names its session
     messages: msgspec.Raw = _NOTHING  # of a conversation, or what stands for them
     prompt: msgspec.Raw = _NOTHING  # texts, ids, or lists of them
     others: tuple[msgspec.Raw, ...] = ()  # raw texts beside the messages: tools, instructions
     has_tools: bool = False
+    is_salted: bool = False  # it asks for a prefix cache of its own
+
+    @property
+    def leading(self) -> msgspec.Raw:
+        """Raw JSON of what its prompt begins with."""
+        return self.messages or self.prompt
 
 
 class Work(Enum):
@@ -69,8 +78,12 @@ class _Body(msgspec.Struct, gc=False):
     messages: msgspec.Raw = _NOTHING
     prompt: msgspec.Raw = _NOTHING
     tools: msgspec.Raw = _NOTHING
+    prompt_cache_key: msgspec.Raw = _NOTHING
+    cache_salt: msgspec.Raw = _NOTHING
+    user: msgspec.Raw = _NOTHING
     echo: bool | None = None
     add_generation_prompt: bool | None = None
+    include_reasoning: bool | None = None
 
 
 class _OtherBody(_Body, gc=False):
@@ -137,10 +150,14 @@ def parse_request(body: bytes) -> InferenceRequest:
         body.isascii(),
         fields.echo is True and _echoes_alone(fields, max_tokens),
         None,
+        fields.include_reasoning is False,
+        _NOTHING,
+        fields.prompt_cache_key or fields.user,
         fields.messages,
         fields.prompt,
         (fields.tools,) if fields.tools else (),
         bool(fields.tools),
+        bool(fields.cache_salt),
     )
 
 
@@ -165,10 +182,13 @@ def parse_other(body: bytes, work: Work) -> InferenceRequest:
         token_ids,
         body.isascii(),
         previous_id=fields.previous_response_id,
+        system=fields.system or fields.instructions,
+        session=fields.prompt_cache_key or fields.user,
         messages=fields.messages or (fields.input if work is Work.GENERATE else _NOTHING),
         prompt=fields.input if work is Work.READ else _NOTHING,
         others=tuple(text for name in _OTHER_TEXTS[1:] if (text := getattr(fields, name))),
         has_tools=bool(fields.tools),
+        is_salted=bool(fields.cache_salt),
     )
 
 

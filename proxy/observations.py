@@ -95,6 +95,7 @@ class WorkerState(msgspec.Struct, frozen=True):
     worker: str
     url: str
     is_up: bool | None = None
+    is_draining: bool = False
 
 
 class PoolState(msgspec.Struct, frozen=True):
@@ -157,6 +158,7 @@ class Observations:
     gateway: GatewaySeen = GatewaySeen()
     listeners: tuple[ListenerSeen, ...] = ()  # empty while a gateway runs
     has_configuration: bool = True
+    unseen_pools: tuple[str, ...] = ()  # whose workers only a running gateway knows
     warnings: tuple[str, ...] = ()  # of the configuration
     file_limit: int = 1 << 20  # descriptors a process may have at most
     proxy_variables: tuple[str, ...] = ()  # names of variables that make other programs use a proxy
@@ -165,7 +167,7 @@ class Observations:
     grace_seconds: float | None = None  # from SIGTERM to SIGKILL, as told; None: not told
 
 
-def targets_of(state: GatewayState) -> tuple[Target, ...]:
+def targets_of(state: GatewayState, *, with_draining: bool = True) -> tuple[Target, ...]:
     """The workers of a running gateway. Their keys and aliases are not part of its state."""
     return tuple(
         Target(
@@ -178,6 +180,7 @@ def targets_of(state: GatewayState) -> tuple[Target, ...]:
         )
         for pool in state.pools
         for worker in pool.workers
+        if with_draining or not worker.is_draining
     )
 
 

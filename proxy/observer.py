@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from proxy.rundir import serving_cells
+from routing.health import EJECTED, Condition
 from routing.topology import Pool, Topology, Worker
 from telemetry.cells import Cells, map_cells
 from telemetry.exemplars import Exemplars
@@ -32,6 +33,14 @@ _MAX_CONNECTIONS = 256
 _PIECE_BYTES = 64 * 1024
 _SHUTDOWN_SECONDS = 0.2  # for answers on their way
 _ADOPTION_SECONDS = 5.0  # after which a topology is shown whoever has adopted it
+
+
+_CONDITIONS = {
+    Condition.WELL: "up",
+    Condition.ERRORS: "ejected: errors",
+    Condition.SILENCE: "ejected: silence",
+    Condition.SLOW_START: "slow start",
+}
 
 
 class ServingArrays:
@@ -173,6 +182,36 @@ class GatewayView:
             }
         )
 
+    def workers(self) -> bytes:
+        """Return every worker with its pool, its source and its present load, as a JSON list."""
+        scene = self._shown
+        arrays = [array for array in scene.serving.by_slot() if array is not None]
+        return msgspec.json.encode(
+            [
+                {"model": pool.model, "pool": pool.name, **_worker_state(scene, worker, arrays)}
+                for pool in scene.topology.pools
+                for worker in pool.workers
+            ]
+        )
+
+    def busy(self) -> frozenset[tuple[str, str, str]]:
+        """Return model, pool and URL of every worker that has a request of this gateway."""
+        scene = self._shown
+        cell = slot("ridgeline_in_flight_requests")
+        arrays = [array for array in scene.serving.by_slot() if array is not None]
+        return frozenset(
+            (pool.model, pool.name, worker.url)
+            for pool in scene.topology.pools
+            for worker in pool.workers
+            if any(array[scene.layout.worker_base(worker.index) + cell] > 0 for array in arrays)
+        )
+
+    def conditions(self) -> dict[str, tuple[Condition, int]]:
+        """What the serving processes make of each worker, by name, and how many of them leave it out."""
+        scene = self._shown
+        arrays = [array for array in scene.serving.by_slot() if array is not None]
+        return {worker.name: condition_of(scene.layout, worker, arrays) for worker in scene.topology.workers}
+
     def records(self) -> bytes:
         """Return the newest records, newest first, as JSON."""
         return b"[" + b",".join(map(json_object, reversed(self.recent))) + b"]"
@@ -184,6 +223,7 @@ def _pool_state(scene: _Scene, pool: Pool, arrays: Sequence[Sequence[float]]) ->
         "pool": pool.name,
         "policy": pool.policy,
         "max_total_tokens": pool.max_total_tokens,
+        "finds_workers": pool.finds_workers,
         "workers": [_worker_state(scene, worker, arrays) for worker in pool.workers],
     }
 
@@ -196,11 +236,15 @@ def _worker_state(scene: _Scene, worker: Worker, arrays: Sequence[Sequence[float
         return None if isnan(figure) else int(figure)
 
     up = said("ridgeline_worker_up")
+    condition, left_out_by = condition_of(scene.layout, worker, arrays)
     return {
         "worker": worker.name,
         "url": worker.url,
+        "source": worker.source,
         "is_draining": worker.is_draining,
         "is_up": None if up is None else bool(up),
+        "condition": _CONDITIONS[condition] if up != 0 else "down",
+        "left_out_by_processes": left_out_by,
         "in_flight_requests": sum(int(array[base + slot("ridgeline_in_flight_requests")]) for array in arrays),
         "running_requests": said("ridgeline_worker_running_requests"),
         "waiting_requests": said("ridgeline_worker_waiting_requests"),
@@ -208,6 +252,16 @@ def _worker_state(scene: _Scene, worker: Worker, arrays: Sequence[Sequence[float
         "scrape_failures": said("ridgeline_scrape_failures_total"),
         "restarts": said("ridgeline_worker_restarts_total"),
     }
+
+
+def condition_of(layout: Layout, worker: Worker, arrays: Sequence[Sequence[float]]) -> tuple[Condition, int]:
+    """What the serving processes make of a worker, the worst of it, and how many of them leave it out."""
+    base = layout.worker_base(worker.index)
+    said = [array[base + slot("ridgeline_worker_condition")] for array in arrays]
+    left_out = [condition for condition in said if condition in EJECTED]
+    if left_out:
+        return Condition(int(max(left_out))), len(left_out)
+    return Condition.SLOW_START if Condition.SLOW_START in said else Condition.WELL, 0
 
 
 def observer_app(view: GatewayView) -> web.Application:
@@ -231,6 +285,8 @@ def observer_app(view: GatewayView) -> web.Application:
             except TimeoutError:
                 if request.transport is not None:
                     request.transport.abort()
+            except ConnectionResetError:
+                pass  # the scraper left while its page was made
             return response
 
     async def livez(_: web.Request) -> web.Response:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from proxy.discovery.found import worker_at
 from proxy.worker_url import WorkerUrl
 from routing.topology import Model, Pool, Topology, Worker, assemble
 
@@ -93,28 +94,26 @@ class Overlay:
                 first_worker += len(workers)
                 pools.append(replace(pool, workers=workers))
             models.append(replace(model, pools=tuple(pools)))
-        return assemble(tuple(models), configured.keys, configured.limits, configured.following)
+        whole = assemble(
+            tuple(models),
+            configured.keys,
+            configured.limits,
+            configured.following,
+            retries=configured.retries,
+            health=configured.health,
+        )
+        return replace(whole, is_settled=configured.is_settled)
 
     def _workers(self, pool: Pool, first: int, names: set[str]) -> tuple[Worker, ...]:
         kept = [worker for worker in pool.workers if worker.name not in self.removed]
         for added in self.added:
             is_here = (added.model, added.pool) == (pool.model, pool.name) and added.name not in names
             if is_here and all(worker.url != added.url.url for worker in kept):
-                url = added.url
-                kept.append(
-                    Worker(
-                        index=0,
-                        name=added.name,
-                        url=url.url,
-                        host=url.host,
-                        port=url.port,
-                        base_path=url.base_path,
-                        authority=url.authority,
-                    )
-                )
-        kept = kept or list(pool.workers)  # a reload can leave a pool with removed workers only
+                kept.append(worker_at(added.url, added.name, "admin"))
+        if not kept and not pool.finds_workers:
+            kept = list(pool.workers)  # a reload can leave a pool with removed workers only
         return tuple(
-            replace(worker, index=index, is_draining=worker.name in self.draining)
+            replace(worker, index=index, is_draining=worker.is_draining or worker.name in self.draining)
             for index, worker in enumerate(kept, start=first)
         )
 

@@ -11,7 +11,8 @@ import errno
 import logging
 import os
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from math import inf, nan
@@ -75,6 +76,7 @@ class WorkerFigures:
     waiting: float | None
     kv_usage_ratio: float | None  # the largest of the engines, 0 to 1
     started_unix_seconds: float | None = None  # when its API server's process began, by the worker's own clock
+    kv_tokens: float | None = None  # that its KV cache holds, over all its engines
 
 
 def scan_page(page: bytes) -> WorkerFigures | None:
@@ -91,7 +93,37 @@ def scan_page(page: bytes) -> WorkerFigures | None:
     if running is None and waiting is None and kv_usage_ratio is None:
         return None
     started = _known(max, _samples(page, b"process_start_time_seconds"))
-    return WorkerFigures(running=running, waiting=waiting, kv_usage_ratio=kv_usage_ratio, started_unix_seconds=started)
+    return WorkerFigures(
+        running=running,
+        waiting=waiting,
+        kv_usage_ratio=kv_usage_ratio,
+        started_unix_seconds=started,
+        kv_tokens=_kv_tokens(page),
+    )
+
+
+_CACHE_SIZE = re.compile(rb'[{,](kv_cache_size_tokens|num_gpu_blocks|block_size)="(\d{1,15})"')
+
+
+def _kv_tokens(page: bytes) -> float | None:
+    """The size of the cache from its settings, of which there is a line for each engine. ``None`` if one does not say it."""
+    total = 0
+    for line in _lines(page, b"vllm:cache_config_info{"):
+        found = {name: int(digits) for name, digits in _CACHE_SIZE.findall(line)}
+        # Where layers keep different things, blocks do not tell what fits: newer versions say it in tokens.
+        tokens = found.get(b"kv_cache_size_tokens") or found.get(b"num_gpu_blocks", 0) * found.get(b"block_size", 0)
+        if not tokens:
+            return None
+        total += tokens
+    return float(total) or None
+
+
+def _lines(page: bytes, start: bytes) -> Iterator[bytes]:
+    at = page.find(b"\n" + start)
+    while at >= 0:
+        end = page.find(b"\n", at + 1)
+        yield page[at + 1 : end]
+        at = page.find(b"\n" + start, end)
 
 
 def _samples(page: bytes, name: bytes) -> list[float]:
@@ -174,6 +206,7 @@ class WorkerProbe:
         timing: Timing | None = None,
     ) -> None:
         self.health = HealthState()
+        self.kv_tokens: float | None = None  # that the worker's cache holds, as last read
         self._started_unix_seconds: float | None = None  # of the worker's process, as last read
         self._worker = worker
         self._session = session
@@ -220,6 +253,8 @@ class WorkerProbe:
                     _log.warning("worker %s is down: %s", self._worker.name, failure)
         figures = await self._figures()
         self._cells.set_figures(figures)
+        if figures is not None and figures.kv_tokens is not None:
+            self.kv_tokens = figures.kv_tokens
         if figures is not None and figures.started_unix_seconds is not None:
             if self._started_unix_seconds not in (None, figures.started_unix_seconds):
                 self._cells.count_restart()

@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from proxy.client import ClientConnection
     from proxy.dispatch import Prepared
     from proxy.endpoints import Endpoint
+    from proxy.exchange import Exchange
     from proxy.framing import AnswerHead
+    from proxy.ledger import Stay
     from proxy.relay import Relay
     from proxy.request_head import RequestHead
     from proxy.state import ServingState
     from proxy.upstream import WorkerConnection
+    from routing.admission_queue import Waiting
     from routing.policy import Decision
-    from routing.topology import Key
+    from routing.topology import Key, Pool
     from telemetry.measurements import Measurements
 
 
@@ -30,12 +33,17 @@ class Progress:
     ended = False
     received_at: float | None = None
     request_bytes = 0
+    held_bytes = 0  # of its body, counted against the bound for all
     answer_bytes = 0  # of the answer's body, as the worker sent it
     prepared: Prepared | None = None
     decision: Decision | None = None
     attempts = 0
     connection: WorkerConnection | None = None
+    stay: Stay | None = None  # at the worker of the decision; of one that was left it is kept for the record
     connect_seconds = 0.0
+    waiting: Waiting[Exchange] | None = None  # its place in the queue for a worker
+    queued_for: Pool | None = None  # whose queue it is or was in
+    queue_seconds = 0.0
     sent_at: float | None = None
     asks_usage = False  # on the gateway's own account, in what was sent last
     answer: AnswerHead | None = None

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from routing.guidance import NO_GUIDANCE, Guidance
-from routing.topology import Following, Key, Limits, Model, Topology, assemble
+from routing.topology import Following, HealthRules, Key, Limits, Model, Retries, Topology, assemble
 
 _FILE = "topology.msgpack"
 _GUIDANCE = "guidance.msgpack"
@@ -27,6 +28,9 @@ class _Published(msgspec.Struct):
     keys: tuple[Key, ...]
     limits: Limits
     following: Following
+    retries: Retries
+    health: HealthRules
+    is_settled: bool = True
 
 
 _decode = msgspec.msgpack.Decoder(_Published).decode
@@ -35,9 +39,16 @@ _decode_guidance = msgspec.msgpack.Decoder(Guidance).decode
 
 def publish(run_dir: Path, topology: Topology) -> None:
     """Make this the topology in force. Readers see the old one or the new one, never a part. Raises OSError."""
-    _replace(
-        run_dir / _FILE, msgspec.msgpack.encode(_Published(topology.models, topology.keys, topology.limits, topology.following))
+    published = _Published(
+        topology.models,
+        topology.keys,
+        topology.limits,
+        topology.following,
+        topology.retries,
+        topology.health,
+        topology.is_settled,
     )
+    _replace(run_dir / _FILE, msgspec.msgpack.encode(published))
 
 
 def publish_guidance(run_dir: Path, guidance: Guidance) -> None:
@@ -99,7 +110,17 @@ class TopologyReader(_NewsReader):
         A file that cannot be read is no news: the topology that this process has stays in force.
         """
         published = self._read(_decode)
-        return None if published is None else assemble(published.models, published.keys, published.limits, published.following)
+        if published is None:
+            return None
+        topology = assemble(
+            published.models,
+            published.keys,
+            published.limits,
+            published.following,
+            retries=published.retries,
+            health=published.health,
+        )
+        return replace(topology, is_settled=published.is_settled)
 
 
 class GuidanceReader(_NewsReader):

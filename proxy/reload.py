@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 from proxy.config import Config, ConfigError, parse_config, warnings_of
 from proxy.config_file import read_text
+from proxy.discovery.finder import Finder
 from proxy.fleet import Fleet
 from proxy.wiring import build_topology
 from telemetry.layout import slot
@@ -26,7 +27,7 @@ LOOK_SECONDS = 1.0
 _KEPT = "config.kept"
 _OK = slot("ridgeline_reloads_total", result="ok")
 _FAILED = slot("ridgeline_reloads_total", result="failed")
-_AT_START_ONLY = ("listen", "observe_listen", "admin_listen", "log", "tracing", "chains")
+_AT_START_ONLY = ("listen", "observe_listen", "admin_listen", "log", "tracing", "chains", "calibration")
 
 
 def first_config(path: Path, environ: Mapping[str, str], run_dir: Path) -> tuple[Config, str]:
@@ -54,7 +55,8 @@ def keep_config(run_dir: Path, text: str) -> None:
 class Reloader:
     """One per control process. `run` looks at the file until cancelled; `asked` makes it read the file at once.
 
-    ``text`` is what ``config`` was read from, when the file may have changed since; good texts are kept in ``run_dir``.
+    ``text`` is what ``config`` was read from, when the file may have changed since; good texts are kept in ``run_dir``, and
+    ``on_config`` is called with each configuration that has come into force.
     """
 
     def __init__(
@@ -66,17 +68,26 @@ class Reloader:
         *,
         text: str | None = None,
         run_dir: Path | None = None,
+        on_config: Callable[[Config], None] | None = None,
+        finder: Finder | None = None,
     ) -> None:
+        self._finder = finder
         self.asked = asyncio.Event()
         self._path = path
         self._environ = environ
         self._at_start = self._told = config
         self._fleet = fleet
         self._run_dir = run_dir
+        self._on_config = on_config
         self._seen = self._fingerprint() if text is None else sha256(text.encode()).digest()
 
     def __repr__(self) -> str:
         return f"<Reloader {self._path}>"
+
+    @property
+    def config(self) -> Config:
+        """What was last read and is in force, but for what takes effect at the start only."""
+        return self._told
 
     async def run(self) -> None:
         """Look every second, and whenever asked."""
@@ -102,6 +113,8 @@ class Reloader:
             # What begins in serving processes has to fit what control does with it, which was settled at the start.
             settled = {name: getattr(self._at_start, name) for name in ("tracing", "chains")}
             self._fleet.reload(build_topology(config.model_copy(update=settled)))
+            if self._finder is not None:
+                self._finder.follow(config, self._fleet.found)
             if self._run_dir is not None:
                 keep_config(self._run_dir, text)
         except ConfigError as error:
@@ -110,6 +123,8 @@ class Reloader:
             _log.error("the configuration was not reloaded, the old one stays in force: %s", error.strerror)
         else:
             self._tell(config)
+            if self._on_config is not None:
+                self._on_config(config)
             self._fleet.cells.values[_OK] += 1
             return True
         self._fleet.cells.values[_FAILED] += 1

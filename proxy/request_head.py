@@ -30,6 +30,7 @@ NOT_FORWARDED = HOP_BY_HOP | {
     b"expect",
     b"host",
     b"x-api-key",
+    b"x-data-parallel-rank",
     b"x-request-id",
 }
 _NOTED = NOT_FORWARDED | {b"content-encoding", b"traceparent", b"tracestate"}  # everything that is not simply sent on

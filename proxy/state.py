@@ -12,6 +12,8 @@ from time import monotonic as clock
 from time import time as wall_clock
 from typing import TYPE_CHECKING
 
+from proxy.admission import Admission
+from proxy.beginnings import Beginnings
 from proxy.counting import CountingProcess
 from proxy.endpoints import Endpoint, Endpoints
 from proxy.load import WorkerLoads
@@ -19,10 +21,12 @@ from proxy.lookups import Owners
 from proxy.published import GuidanceReader, TopologyReader
 from proxy.records import RecordSender
 from proxy.rundir import RECORDS_SOCKET, serving_cells
+from proxy.silence import look_for_silence
 from proxy.tracing import Tracer, hash_of, header_pattern
 from proxy.upstream import WorkerConnections
 from proxy.usage_refusals import UsageRefusals
 from routing.policy import Decision
+from routing.retry_budget import RetryBudget
 from routing.topology import Key, Topology, Worker
 from telemetry.catalog import Writer
 from telemetry.cells import create_cells, reset_gauges
@@ -75,9 +79,12 @@ class ServingState:
         self.is_closing = False  # idle connections of clients end, too
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
+        self.held_body_bytes = 0  # of large bodies of requests under way
         self.owners = Owners()
         self.usage_refusals = UsageRefusals()
+        self.retry_budget = RetryBudget(topology.retries.budget_ratio, topology.retries.budget_per_second, clock())
         self.fingerprints: dict[str, str] = {}  # what workers put on the last event of a stream, by their URL
+        self.beginnings = Beginnings()
         self.reports_cached: set[str] = set()  # names of workers that have said how much they had cached
         self._cells_path = serving_cells(run_dir, number)
         self._connections: dict[tuple[str, str], WorkerConnections] = {}
@@ -94,6 +101,7 @@ class ServingState:
         self._lag = Lag()
         self._tick_at = clock()
         self._wire(topology)
+        self.admission = Admission(self)
 
     def adopt(self, topology: Topology) -> None:
         """Go on with another topology. Requests that are under way end where they began; their figures are counted here."""
@@ -105,9 +113,12 @@ class ServingState:
             self._layout = layout
         self.loads.adopt(self._cells.values, layout, topology)
         self._wire(topology)
+        self.admission.adopt()
 
     def _wire(self, topology: Topology) -> None:
         self.topology = topology
+        self.retry_budget.ratio = topology.retries.budget_ratio
+        self.retry_budget.floor_per_second = topology.retries.budget_per_second
         self.keys = {key.sha256: key for key in topology.keys}
         self.endpoints = Endpoints(topology, int(wall_clock()))
         self.recorder = Recorder(self._cells.values, self._layout, topology)
@@ -204,9 +215,11 @@ class ServingState:
                 raise
         guidance = self._guidance_news.read_news()
         if guidance is not None:
-            self.loads.guidance = guidance
+            self.loads.follow(guidance)
         self.loads.look_around()
         self.counting.look_after(self.topology, now)
+        look_for_silence(self.exchanges, self.loads.health, self.topology.health.silence_seconds, now)
+        self.loads.look_at_health(now)
 
     def _count_dropped(self, count: int) -> None:
         self._cells.values[_DROPPED] += count

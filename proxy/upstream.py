@@ -6,6 +6,7 @@ An unused connection is dropped before the worker would close it; the one used l
 from __future__ import annotations
 
 import asyncio
+import errno
 from time import monotonic as clock
 from typing import TYPE_CHECKING, cast
 
@@ -13,6 +14,10 @@ from routing.topology import Worker
 
 if TYPE_CHECKING:
     from proxy.exchange import Exchange
+
+
+# Of this machine's: they say nothing of the worker.
+_OWN_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 
 
 class WorkerConnection(asyncio.Protocol):
@@ -132,8 +137,8 @@ class WorkerConnections:
                 )
         except TimeoutError:
             exchange.connect_failed("connect_timeout")
-        except OSError:
-            exchange.connect_failed("connect_failed")
+        except OSError as error:
+            exchange.connect_failed("abandoned" if error.errno in _OWN_SHORTAGES else "connect_failed")
         else:
             exchange.connected(connection)
 

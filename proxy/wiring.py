@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from proxy.config import Config, PoolConfig, WorkerConfig
+from proxy.config import Config, PoolAdmission, PoolConfig, WorkerConfig
 from proxy.config_tokenizer import TokenizerConfig
 from proxy.worker_url import parse_worker_url
-from routing.topology import Following, Key, Limits, Model, Pool, TokenizerSource, Topology, Worker, assemble
+from routing.topology import (
+    Admission,
+    Following,
+    HealthRules,
+    Key,
+    Limits,
+    Model,
+    Pool,
+    Retries,
+    TokenizerSource,
+    Topology,
+    Worker,
+    assemble,
+)
 
 
 def build_topology(config: Config) -> Topology:
@@ -24,7 +37,7 @@ def build_topology(config: Config) -> Topology:
     for settings in config.models:
         first_pool = len(pools)
         for pool in settings.pools_in_force:
-            pools.append(_pool(pool, len(pools), settings.name, _workers(pool.workers, len(workers)), config, overall))
+            pools.append(_pool(pool, len(pools), settings.name, _workers(pool.listed_workers, len(workers)), config, overall))
             workers += pools[-1].workers
         models.append(
             Model(
@@ -44,10 +57,19 @@ def build_topology(config: Config) -> Topology:
             name=key.name,
             sha256=bytes.fromhex(key.sha256),
             models=None if key.models is None else frozenset(key.models),
+            priority=key.priority,
+            weight=key.weight,
         )
         for index, key in enumerate(config.keys)
     )
-    return assemble(tuple(models), keys, overall, _following(config))
+    return assemble(
+        tuple(models),
+        keys,
+        overall,
+        _following(config),
+        retries=Retries(**config.retries.model_dump()),
+        health=HealthRules(**config.health.model_dump()),
+    )
 
 
 def _tokenizer(settings: TokenizerConfig) -> TokenizerSource:
@@ -79,10 +101,21 @@ def _pool(pool: PoolConfig, index: int, model: str, workers: tuple[Worker, ...],
         workers=workers,
         policy=pool.policy,
         max_total_tokens=pool.max_total_tokens,
+        overflow_to=pool.overflow_to,
+        borrows_from=pool.borrows_from,
+        borrow_below_ratio=pool.borrow_below_ratio or 0.0,
+        session_header=pool.session_header,
         asks_usage=pool.ask_usage,
         worker_key=key.get_secret_value() if key else None,
+        finds_workers=pool.finds_workers is not None,
         limits=Limits(**inherited | pool.limits.model_dump(exclude_unset=True)),
+        admission=_admission(config.admission, pool.admission),
     )
+
+
+def _admission(overall: PoolAdmission, own: PoolAdmission) -> Admission:
+    values = overall.model_dump() | own.model_dump(exclude_unset=True)
+    return Admission(derives=values.pop("derive"), **values)
 
 
 def _workers(settings: Sequence[WorkerConfig], first: int) -> tuple[Worker, ...]:
@@ -99,4 +132,5 @@ def _worker(settings: WorkerConfig, index: int) -> Worker:
         port=url.port,
         base_path=url.base_path,
         authority=url.authority,
+        data_parallel_ranks=settings.data_parallel_ranks or 1,
     )

@@ -1,49 +1,34 @@
-"""Which pool, which worker, and why: pure functions of a snapshot.
-
-`choose` is the whole decision. A policy is a plain function in `POLICIES`; adding one is adding a row.
-"""
+"""Which pool, which worker, and why: pure functions of a snapshot. `choose` is the whole decision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from enum import StrEnum
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from routing.admission import Caps, has_room
 from routing.demand import Demand
 from routing.guidance import NO_GUIDANCE, Guidance
+from routing.policies import POLICIES, Policy
+from routing.pools import borrowed, choose_pool, overflow, takers
+from routing.reasons import ELSEWHERE, Impossible, PoolReason, Reason
+from routing.ring import Ring
 from routing.topology import Model, Pool, Worker
 
+__all__ = [
+    "ELSEWHERE",
+    "POLICIES",
+    "Decision",
+    "Impossible",
+    "Policy",
+    "PoolReason",
+    "Reason",
+    "Snapshot",
+    "choose",
+    "choose_pool",
+]
 
-class PoolReason(StrEnum):
-    """Why this pool."""
-
-    __hash__ = str.__hash__  # in C; Enum's own is a Python function
-
-    ONLY_POOL = "only_pool"
-    CONTEXT_LENGTH = "context_length"  # the smallest whose range holds prompt and output budget
-    MAY_FIT = "may_fit"  # the largest: the estimate is over its range, its lower end is not
-
-
-class Reason(StrEnum):
-    """Why this worker; the names are label values."""
-
-    __hash__ = str.__hash__  # in C; Enum's own is a Python function
-
-    ONLY_WORKER = "only_worker"  # nothing to choose from
-    TURN = "turn"
-    LEAST_LOAD = "least_load"
-    OWNER = "owner"  # it keeps the answer that this request goes on from
-    RETRY = "retry"  # another worker had failed before it sent anything
-
-
-class Impossible(StrEnum):
-    """Why there is no decision."""
-
-    __hash__ = str.__hash__  # in C; Enum's own is a Python function
-
-    FIT = "fit"  # surely longer than the largest pool accepts
-    NO_WORKER = "no_worker"  # every worker of the pool is down or has been tried
+_NO_RINGS: Mapping[int, Ring] = {}
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +39,11 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     turn: int  # grows by one with every decision
     in_flight: Sequence[float] = ()  # requests in flight, over all serving processes
     guidance: Guidance = NO_GUIDANCE
+    rings: Mapping[int, Ring] = _NO_RINGS  # by pool index, of pools whose policy needs one
+    share: Sequence[float] = ()  # of what others get, 0 to 1, while a worker starts slowly; empty: all get the same
+    avoided: Collection[int] = ()  # indices of workers that fail: only for requests that have nobody else
+    busy: Collection[int] = ()  # and of those that have just refused because they have enough to do
+    caps: Caps | None = None  # what workers may be given at most; None: no caps
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -66,60 +56,45 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     reason: Reason
 
 
-def choose_pool(model: Model, demand: Demand) -> tuple[Pool, PoolReason] | Impossible:
-    """The smallest pool that accepts prompt and output budget; the largest one while the least estimate may still fit it."""
-    pools = model.pools
-    if len(pools) == 1 and pools[0].max_total_tokens is None:
-        return pools[0], PoolReason.ONLY_POOL
-    total = demand.total_tokens
-    for pool in pools:
-        if pool.max_total_tokens is None or total <= pool.max_total_tokens:
-            return pool, PoolReason.CONTEXT_LENGTH if len(pools) > 1 else PoolReason.ONLY_POOL
-    largest = pools[-1]
-    assert largest.max_total_tokens is not None
-    if demand.estimate.least + (demand.max_tokens or 0) > largest.max_total_tokens:
-        return Impossible.FIT
-    return largest, PoolReason.MAY_FIT
-
-
 def choose(model: Model, demand: Demand, snapshot: Snapshot, tried: Collection[str] = ()) -> Decision | Impossible:
     """Decide for one request. ``tried`` are names of workers that have failed it already."""
-    chosen = choose_pool(model, demand)
+    chosen = choose_pool(model, demand, snapshot.guidance)
     if isinstance(chosen, Impossible):
         return chosen
     pool, pool_reason = chosen
-    is_up = snapshot.is_up
-    candidates = [
-        worker
-        for worker in pool.workers
-        if is_up[worker.index] != 0.0 and not worker.is_draining and (not tried or worker.name not in tried)
-    ]
+    candidates = takers(pool, demand, snapshot, tried)
     if not candidates:
-        return Impossible.NO_WORKER
-    if len(candidates) == 1:
-        return Decision(pool, candidates[0], pool_reason, pool.policy, Reason.RETRY if tried else Reason.ONLY_WORKER)
-    worker, reason = POLICIES[pool.policy](candidates, demand, snapshot)
+        return _overflowed(model, pool, demand, snapshot, tried) or Impossible.NO_WORKER
+    if pool.borrows_from is not None:
+        found = borrowed(model, pool, candidates, demand, snapshot, tried)
+        if found is not None:
+            pool, candidates = found
+            pool_reason = PoolReason.BORROWED
+    worker, reason = _pick(pool, candidates, demand, snapshot)
+    if snapshot.caps is not None and not has_room(worker, demand, snapshot):
+        # As a rule the first pick has room, so that it alone has to be looked at.
+        candidates = [worker for worker in candidates if has_room(worker, demand, snapshot)]
+        if not candidates:
+            return _overflowed(model, pool, demand, snapshot, tried) or Impossible.BUSY
+        worker, reason = _pick(pool, candidates, demand, snapshot)
     return Decision(pool, worker, pool_reason, pool.policy, Reason.RETRY if tried else reason)
 
 
-def round_robin(candidates: Sequence[Worker], _demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
-    """Each in turn."""
-    return candidates[snapshot.turn % len(candidates)], Reason.TURN
+def _overflowed(model: Model, pool: Pool, demand: Demand, snapshot: Snapshot, tried: Collection[str]) -> Decision | None:
+    """Where a request goes whose own pool cannot take it now; ``None`` if it has nowhere to go, or nobody has room there."""
+    found = None if pool.overflow_to is None else overflow(model, pool, demand, snapshot, tried)
+    if found is None:
+        return None
+    other, candidates = found
+    if snapshot.caps is not None:
+        candidates = [worker for worker in candidates if has_room(worker, demand, snapshot)]
+        if not candidates:
+            return None
+    worker, reason = _pick(other, candidates, demand, snapshot)
+    return Decision(other, worker, PoolReason.OVERFLOW, other.policy, Reason.RETRY if tried else reason)
 
 
-def least_load(candidates: Sequence[Worker], _demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
-    """The one with the fewest tokens in flight; equals take turns."""
-    load = snapshot.load_tokens
-    loads = [load[worker.index] for worker in candidates]
-    least = min(loads)
-    equals = [worker for worker, tokens in zip(candidates, loads, strict=True) if tokens == least]
-    return equals[snapshot.turn % len(equals)], Reason.LEAST_LOAD
-
-
-Policy = Callable[[Sequence[Worker], Demand, Snapshot], tuple[Worker, Reason]]
-"""Choose among workers that could all take the request; at least two."""
-
-POLICIES: dict[str, Policy] = {
-    "round-robin": round_robin,
-    "least-load": least_load,
-}
+def _pick(pool: Pool, candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
+    if len(candidates) == 1:
+        return candidates[0], Reason.ONLY_WORKER
+    return POLICIES[pool.policy](pool, candidates, demand, snapshot)

@@ -21,6 +21,7 @@ class Limits:
     """Bounds on one request. ``None`` means no bound. Seconds and bytes."""
 
     body_bytes: int = 64 * 1024 * 1024  # largest request body; above it 413
+    held_body_bytes: int = 1024 * 1024 * 1024  # bodies of all requests under way in one serving process; beyond it 503
     connect_seconds: float = 5.0  # making a connection to a worker
     first_byte_seconds: float = 600.0  # request sent -> first body byte of the answer
     token_gap_seconds: float = 120.0  # between two events that are no comments
@@ -36,6 +37,18 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """How much a pool's workers are given at once, and who may wait for them. Seconds and bytes; counts per serving process."""
+
+    max_requests_per_worker: int | None = None  # None: derived, if that is wanted and possible
+    max_tokens_per_worker: int | None = None  # prompts and output budgets together; None: the same
+    derives: bool = True  # take caps from the limits model where none is configured
+    queue_requests: int = 256  # how many may wait for the pool; 0: nobody
+    queue_bytes: int = 256 * 1024 * 1024  # bodies of those that wait for the pool
+    queue_seconds: float = 30.0  # how long one may wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """One vLLM server, known by its base URL."""
 
@@ -47,6 +60,8 @@ class Worker:
     base_path: str  # "" or "/sub/path"
     authority: str  # for the Host header, with brackets for IPv6
     is_draining: bool = False  # gets no new requests; those it has go on
+    source: str = "config"  # who named it: config, admin, or how it was found (file, dns, kubernetes)
+    data_parallel_ranks: int = 1  # above 1: requests name one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +72,17 @@ class Pool:
     model: str
     name: str
     workers: tuple[Worker, ...]
-    policy: str = "least-load"
+    policy: str = "prefix-affinity"
     max_total_tokens: int | None = None  # prompt + output budget that the pool accepts
+    overflow_to: str | None = None  # pool of the same model that gets what no worker here can take now
+    borrows_from: str | None = None  # pool of the same model whose idle workers help while all of these are busy
+    borrow_below_ratio: float = 0.0  # a worker there helps while its load is at most this share of the least load here
+    session_header: str | None = None  # lower case; names the session of a request, for the policy `session`
     asks_usage: bool = True  # ask workers for usage in streams that did not, and take it out again
     worker_key: str | None = field(default=None, repr=False)  # sent as Bearer to the workers
+    finds_workers: bool = False  # they are found while the gateway runs; there may be none
     limits: Limits = field(default_factory=Limits)
+    admission: Admission = field(default_factory=Admission)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +124,8 @@ class Key:
     name: str
     sha256: bytes = field(repr=False)  # 32 bytes
     models: frozenset[str] | None = None  # model names it may use; None: all
+    priority: str = "normal"  # in a queue: one of `routing.admission_queue.SHARES`
+    weight: float = 1.0  # its share of a queue beside other keys of its priority; above 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +134,30 @@ class Following:
 
     sample_ratio: float | None = None  # share of the traces that begin here which are sampled, 0 to 1; None: no tracing
     chain_header: str | None = None  # lower case; requests with equal values of it belong to one call chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """When a request goes to a second worker because the first one failed before any byte of its answer was passed on."""
+
+    max_attempts: int = 3  # workers that are asked for one request; 1: nothing is tried again
+    budget_ratio: float = 0.2  # share of the requests of the last ten seconds that may be sent once more, 0 and above
+    budget_per_second: float = 2.0  # so many more, for every serving process
+    backoff_seconds: float = 0.25  # before the third worker is asked when two were busy; at most, and doubled for each more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthRules:
+    """When a worker gets no new requests because of how it did with earlier ones."""
+
+    failures_in_row: int = 5  # requests it failed one after another; a connection that cannot be made is enough alone
+    failure_ratio: float = 0.5  # of the requests of the last half minute, 0 to 1, once there are enough
+    failure_ratio_requests: int = 20  # enough
+    silence_seconds: float = 30.0  # that all running requests of a worker send nothing although they should
+    ejection_seconds: float = 5.0  # out for so long at first; doubled each time that it fails again
+    max_ejection_seconds: float = 300.0
+    max_ejected_ratio: float = 0.5  # of a pool's workers, 0 to 1; more are never left out at once
+    slow_start_seconds: float = 30.0  # after which a worker that came back has its whole share again; 0: at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +170,9 @@ class Topology:
     keys: tuple[Key, ...] = ()
     limits: Limits = field(default_factory=Limits)
     following: Following = field(default_factory=Following)
+    retries: Retries = field(default_factory=Retries)
+    health: HealthRules = field(default_factory=HealthRules)
+    is_settled: bool = True  # False: some pool's workers have not been looked up yet since the gateway started
 
     @property
     def routes(self) -> tuple[tuple[str, str], ...]:
@@ -134,8 +184,25 @@ class Topology:
         )
 
 
-def assemble(models: tuple[Model, ...], keys: tuple[Key, ...], limits: Limits, following: Following | None = None) -> Topology:
+def assemble(
+    models: tuple[Model, ...],
+    keys: tuple[Key, ...],
+    limits: Limits,
+    following: Following | None = None,
+    *,
+    retries: Retries | None = None,
+    health: HealthRules | None = None,
+) -> Topology:
     """The topology of these models, whose pools and workers carry indices from 0 in the order in which they come."""
     pools = tuple(pool for model in models for pool in model.pools)
     workers = tuple(worker for pool in pools for worker in pool.workers)
-    return Topology(models=models, pools=pools, workers=workers, keys=keys, limits=limits, following=following or Following())
+    return Topology(
+        models=models,
+        pools=pools,
+        workers=workers,
+        keys=keys,
+        limits=limits,
+        following=following or Following(),
+        retries=retries or Retries(),
+        health=health or HealthRules(),
+    )

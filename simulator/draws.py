@@ -42,6 +42,13 @@ class Draws:
         """True so often, 0-1."""
         return self._random() < ratio
 
+    def streak(self, ratio: float, most: int) -> int:
+        """How often in a row it happens, 0 to ``most``; nothing is drawn after that."""
+        random, times = self._random, 0
+        while times < most and random() < ratio:
+            times += 1
+        return times
+
     def exponential(self, mean: float) -> float:
         """Time to the next of events that come at random."""
         return -mean * log(1.0 - self._random())

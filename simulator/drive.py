@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
-from simulator.engine import Engine, Progress
+from simulator.engine import Engine, Progress, Step
 from simulator.metrics import Lag, Ledger
 from simulator.prefix import Prompt
 from simulator.wire import Timing
@@ -64,7 +65,10 @@ class Driver:
         self._speed = speed
         self._tickets: dict[str, Ticket] = {}
         self._numbers = count(1)
-        self._work = tuple(asyncio.Event() for _ in engine.ranks)
+        if engine.settings.steps_together:
+            self._work = (asyncio.Event(),) * len(engine.ranks)
+        else:
+            self._work = tuple(asyncio.Event() for _ in engine.ranks)
 
     def __repr__(self) -> str:
         return f"<Driver {self.engine!r}, {self.lag!r}>"
@@ -118,30 +122,40 @@ class Driver:
     async def run(self) -> None:
         """Step all ranks until cancelled."""
         async with asyncio.TaskGroup() as ranks:
-            for number in range(len(self._work)):
-                ranks.create_task(self._run_rank(number))
+            if self.engine.settings.steps_together:
+                ranks.create_task(self._run_steps(self._work[0], self.engine.schedule_together))
+            else:
+                for number, work in enumerate(self._work):
+                    ranks.create_task(self._run_steps(work, partial(self._alone, number)))
 
-    async def _run_rank(self, rank: int) -> None:
-        work, ledger = self._work[rank], self.ledgers[rank]
+    def _alone(self, rank: int) -> list[Step]:
+        """The next step of a rank that waits for no other."""
+        step = self.engine.schedule(rank)
+        return [] if step is None else [step]
+
+    async def _run_steps(self, work: asyncio.Event, schedule: Callable[[], list[Step]]) -> None:
+        """Take the time of steps that begin and end together, one after another."""
         due_at = self._clock()
         while True:
-            step = self.engine.schedule(rank)
-            if step is None:
+            steps = schedule()
+            if not steps:
                 work.clear()
                 await work.wait()
                 due_at = self._clock()
                 continue
-            for identifier in step.admitted:
-                self._tickets[identifier].scheduled_at = self._clock()
+            for step in steps:
+                for identifier in step.admitted:
+                    self._tickets[identifier].scheduled_at = self._clock()
             begun_at = max(due_at, self._clock() - _LARGEST_DEBT_SECONDS)
             self.lag.lost_seconds += begun_at - due_at
-            due_at = begun_at + step.seconds / self._speed
+            due_at = begun_at + steps[0].seconds / self._speed
             await asyncio.sleep(max(0.0, due_at - self._clock()))
             now = self._clock()
-            progress = self.engine.complete(step)
-            ledger.step_tokens.observe(step.prefill_tokens + sum(one.new_tokens for one in progress))
-            for one in progress:
-                self._deliver(one, now, ledger)
+            for step in steps:
+                progress, ledger = self.engine.complete(step), self.ledgers[step.rank]
+                ledger.step_tokens.observe(step.prefill_tokens + sum(one.new_tokens for one in progress))
+                for one in progress:
+                    self._deliver(one, now, ledger)
             self.lag.seconds.observe(max(0.0, self._clock() - due_at))
 
     def _deliver(self, progress: Progress, now: float, ledger: Ledger) -> None:

@@ -2,7 +2,8 @@
 
 Its driver alternates two calls: `schedule` says what the next step computes and how long it takes; `complete`, made when that
 time is over, says which sequences got tokens. Requests may be added and aborted at any moment in between. There is no clock
-in here; the driver's may be real or virtual. With several data-parallel ranks each has a step of its own in flight.
+in here; the driver's may be real or virtual. With several data-parallel ranks each has a step of its own in flight; with
+``steps_together`` these begin and end together.
 """
 
 from __future__ import annotations
@@ -163,11 +164,21 @@ class Engine:
         """
         return self.ranks[rank].schedule()
 
+    def schedule_together(self) -> list[Step]:
+        """Plan the next step of every rank that has something to do; all of them take as long as the longest.
+
+        For ``steps_together``: ranks of a mixture of experts exchange tokens in every layer, so that whoever has nothing to do
+        computes along for nobody, and nobody begins anything before the slowest is through.
+        """
+        steps = [step for rank in self.ranks if (step := rank.schedule()) is not None]
+        longest = max((step.seconds for step in steps), default=0.0)
+        return [self.ranks[step.rank].stretch(longest) for step in steps]
+
     def complete(self, step: Step, *, tells_all: bool = True) -> list[Progress]:
         """Book a step whose time is over, and say who got tokens; who was aborted meanwhile gets nothing.
 
-        With ``tells_all`` false only first and last tokens are told, which is cheaper. ``RuntimeError`` if ``step`` is not in
-        flight.
+        With ``tells_all`` false only first tokens, those after a preemption, and last ones are told, which is cheaper.
+        ``RuntimeError`` if ``step`` is not in flight.
         """
         return self.ranks[step.rank].complete(step, tells_all=tells_all)
 

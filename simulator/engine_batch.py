@@ -113,12 +113,17 @@ class Batch:
 
     def _plan_single(self, plan: Plan, budget: int) -> int:
         """Chunks of running prefills, and drafts to verify. Returns what is left of the step's tokens."""
+        drafts = self._settings.speculation.drafts if self._settings.speculation else 0
         for sequence in list(self.single.values()):
             if budget <= 0:
                 break
             if sequence.request.identifier not in self.single:
                 continue  # preempted for one before it
-            tokens = min(self._wanted(sequence), budget)
+            missing = sequence.target - sequence.computed
+            if missing > 0:
+                tokens = min(missing, self._longest_chunk, budget)
+            else:
+                tokens = min(1 + drafts, sequence.request.output_tokens - sequence.generated, budget)
             lacking = -(-(sequence.computed + tokens) // self._block_tokens) - sequence.blocks
             if lacking > 0:
                 if not self.pool.take(lacking) and not self._make_room(lacking, sequence, plan):
@@ -127,14 +132,6 @@ class Batch:
             plan.parts.append((sequence, tokens))
             budget -= tokens
         return budget
-
-    def _wanted(self, sequence: Sequence) -> int:
-        """Tokens it would compute in a step that had room for all."""
-        missing = sequence.target - sequence.computed
-        if missing > 0:
-            return min(missing, self._longest_chunk)
-        drafts = self._settings.speculation.drafts if self._settings.speculation else 0
-        return 1 + min(drafts, sequence.request.output_tokens - sequence.generated - 1)
 
     def _settle_planned(self, plan: Plan) -> None:
         """What prefills compute in this step can be found by who is admitted in it, as in vLLM."""

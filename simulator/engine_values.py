@@ -47,6 +47,7 @@ class EngineSettings:
     caches_prefixes: bool = True
     speculation: Speculation | None = None
     ranks: int = 1  # data-parallel engines, each with queues and a KV cache of its own
+    steps_together: bool = False  # steps of all ranks begin and end together, as where they share their experts
     noise: Noise = Noise()  # noqa: RUF009 -- immutable
     seed: int = 0  # what noise and acceptance are drawn from
 

@@ -53,6 +53,7 @@ class Placement:
     max_model_len: int | None  # that the model allows; None: not known
     max_num_seqs: int  # as asked, or vLLM's default for the GPU
     step_tokens: int
+    steps_together: bool = False  # data-parallel ranks share the model's experts
 
 
 def place(
@@ -97,6 +98,7 @@ def place(
         max_model_len=known.shape.max_context_tokens,
         max_num_seqs=limits.sequences,
         step_tokens=limits.batched_tokens,
+        steps_together=ranks > 1 and any(group.experts is not None for group in whole.shape.groups),
     )
 
 

@@ -79,8 +79,8 @@ class RooflineTimer:
     """Times the steps of one engine; equal to `roofline.expected.expected` of the same spans, but for the factors.
 
     Timing a step costs the same for many decoding sequences as for one, since everything about them is linear in sums. Ranks of
-    an engine step independently, as vLLM's do for dense models: give the deployment of one rank (``data=1``) there. That ranks
-    with shared experts wait for each other in every step is not simulated.
+    an engine are timed one by one: give the deployment of one rank (``data=1``). That ranks with shared experts wait for each
+    other is the engine's part (`Engine.schedule_together`).
     """
 
     def __init__(self, deployment: Deployment, losses: Losses = DEFAULT_LOSSES["vllm"], scale: Scale | None = None) -> None:
@@ -120,13 +120,21 @@ class RooflineTimer:
         tokens = logits = 0  # of the parts
         attention_seconds = 0.0
         moved = rates.step_bytes + 2.0 * len(parts) * rates.state_bytes
-        for part in parts:
-            tokens += part.new
-            logits += part.logits
-            for attention in self._attention:
-                seconds, cached = attention.attended(part)
-                attention_seconds += seconds
-                moved += cached
+        if len(self._attention) == 1 and self._attention[0].is_plain:  # the same, written out for most models
+            _, _, held, flop_per_pair, flop_per_second, bytes_per_token = self._attention[0]
+            for past, new, wanted in parts:
+                tokens += new
+                logits += wanted
+                attention_seconds += new * (past + 0.5 * (new + 1)) * flop_per_pair / flop_per_second
+                moved += (past + new) * bytes_per_token * held
+        else:
+            for part in parts:
+                tokens += part.new
+                logits += part.logits
+                for attention in self._attention:
+                    seconds, cached = attention.attended(part)
+                    attention_seconds += seconds
+                    moved += cached
         if logits or decoding:
             moved += rates.head_bytes
         for experts in rates.experts:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from telemetry.measurements import Measurements
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
@@ -21,6 +23,7 @@ class Served:
     cached_tokens: int
     completion_tokens: int  # 0 unless it ended
     preemptions: int
+    measured: Measurements | None = None  # what the gateway's meter would say of its stream; None: not asked for, or no end
 
     @property
     def ttft_seconds(self) -> float | None:

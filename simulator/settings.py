@@ -139,6 +139,7 @@ class WorkerSettings:
             step_tokens=step_tokens,
             block_tokens=self.block_tokens,
             ranks=self.data_parallel_size,
+            steps_together=placed is not None and placed.steps_together,
             speculation=speculation,
             noise=Noise(sigma=self.step_noise_sigma),
             seed=self.seed,

@@ -13,8 +13,11 @@ from itertools import accumulate
 from math import inf
 
 from simulator.arrivals import Arrival
-from simulator.engine import Engine, Step
+from simulator.engine import Engine, Progress, Step
 from simulator.served import Served
+from simulator.virtual_meter import StepGaps, StreamFigures
+from telemetry.events import Usage
+from telemetry.measurements import Measurements
 
 
 class Fleet:
@@ -37,6 +40,10 @@ Choose = Callable[[Arrival, Fleet], int | None]
 """The index of the engine that gets a request; ``None`` refuses it."""
 
 
+Tell = Callable[[float, Progress], None]
+"""The instant at which tokens come, and whose: the identifier is the request's place in the results."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """Something that happens to the fleet at an instant: a worker becomes slow, pauses, forgets its cache."""
@@ -52,6 +59,8 @@ def simulate(
     *,
     changes: Iterable[Change] = (),
     skips_ahead: bool = True,
+    gap_bounds: Sequence[float] | None = None,
+    tell: Tell | None = None,
 ) -> list[Served]:
     """Serve all arrivals, and those that follow them, by fresh engines. The results are in order of arrival.
 
@@ -59,12 +68,15 @@ def simulate(
     its engine says it can never run is refused, as one for which ``choose`` says ``None``; what follows it never comes. A
     request still unfinished when nothing moves any more (a paused engine) has no end. Without ``skips_ahead`` each step of each
     engine goes through the heap; that is slower and gives the same.
+
+    With ``gap_bounds`` (`telemetry.recorder.GAP_BOUNDS`) each request that ended says what the gateway's meter would have
+    measured of its stream. ``tell`` is told of every token of every request, which takes several times as long.
     """
-    run = _Run(engines, choose, skips_ahead)
+    run = Run(engines, choose, skips_ahead, gap_bounds, tell)
     return run.through(list(arrivals), list(changes))
 
 
-class _Record:
+class Record:
     """A request under way."""
 
     __slots__ = (
@@ -72,6 +84,7 @@ class _Record:
         "arrived_at",
         "cached_tokens",
         "ended_at",
+        "figures",
         "first_token_at",
         "is_refused",
         "number",
@@ -91,6 +104,7 @@ class _Record:
         self.ended_at: float | None = None
         self.cached_tokens = 0
         self.preemptions = 0
+        self.figures: StreamFigures | None = None  # if they are asked for, from the first token on
 
     @property
     def load_tokens(self) -> int:
@@ -112,25 +126,55 @@ class _Record:
             cached_tokens=self.cached_tokens,
             completion_tokens=0 if self.ended_at is None else self.arrival.output_tokens,
             preemptions=self.preemptions,
+            measured=self._measured(),
         )
 
+    def _measured(self) -> Measurements | None:
+        if self.figures is None or self.ended_at is None:
+            return None
+        arrival = self.arrival
+        usage = Usage(
+            prompt_tokens=arrival.prompt.tokens,
+            completion_tokens=arrival.output_tokens,
+            cached_tokens=self.cached_tokens,
+            has_details=True,
+        )
+        return self.figures.measured(usage, "length" if arrival.output_tokens == arrival.max_tokens else "stop")
 
-class _Run:
+
+class Run:
     """Two heaps: what comes to the fleet, and the ends of steps in flight."""
 
-    def __init__(self, engines: Sequence[Engine], choose: Choose, skips_ahead: bool) -> None:
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        choose: Choose,
+        skips_ahead: bool,
+        gap_bounds: Sequence[float] | None,
+        tell: Tell | None,
+    ) -> None:
         self._fleet = Fleet(engines)
         self._choose = choose
         self._overhead_seconds = [engine.settings.timer.request_overhead_seconds for engine in engines]
-        self._skips_ahead = skips_ahead
+        self._skips_ahead = skips_ahead and tell is None
+        self._tell = tell
         self._ranks = [rank for engine in engines for rank in engine.ranks]
         self._places = list(accumulate((len(engine.ranks) for engine in engines), initial=0))  # of each engine's first rank
-        self._records: list[_Record] = []  # by the number that is their identifier
-        self._coming: list[tuple[float, int, Arrival | Change | _Record]] = []  # a record: it reaches its engine
+        self._records: list[Record] = []  # by the number that is their identifier
+        self._coming: list[tuple[float, int, Arrival | Change | Record]] = []  # a record: it reaches its engine
         self._pushed = 0  # so that what comes at the same instant keeps its order
+        self._together = {  # of ranks that step with all others of their engine: that, and the place of its first rank
+            place + number: (engine, place)
+            for engine, place in zip(engines, self._places, strict=False)
+            if engine.settings.steps_together
+            for number in range(len(engine.ranks))
+        }
         self._steps: list[tuple[float, int, Step]] = []  # by end and place of the rank
         self._idle = set(range(len(self._ranks)))
         self._woken: set[int] = set()  # idle ranks that may have something to do now
+        self._bounds: Sequence[float] = gap_bounds or ()
+        self._gaps = None if gap_bounds is None else [StepGaps(gap_bounds) for _ in self._ranks]
+        self._passed: list[float] | None = None if gap_bounds is None else []  # ends of steps that a rank booked by itself
         self._thinking: list[tuple[float, int]] = []  # time from its answer to what follows it, and number, of who is in flight
 
     def through(self, arrivals: list[Arrival], changes: list[Change]) -> list[Served]:
@@ -156,26 +200,34 @@ class _Run:
                 self._woken.clear()
         return [record.served() for record in self._records]
 
-    def _push(self, at: float, one: Arrival | Change | _Record) -> None:
+    def _push(self, at: float, one: Arrival | Change | Record) -> None:
         heappush(self._coming, (at, self._pushed, one))
         self._pushed += 1
 
-    def _come(self, one: Arrival | Change | _Record, now: float) -> None:
+    def _come(self, one: Arrival | Change | Record, now: float) -> None:
         if isinstance(one, Change):
             one.apply(self._fleet.engines)
             self._woken |= self._idle
-        elif isinstance(one, _Record):
+            self._interrupt_lost()
+        elif isinstance(one, Record):
             self._enter(one)
         else:
             self._route(one, now)
 
     def _route(self, arrival: Arrival, now: float) -> None:
-        fleet, record = self._fleet, _Record(len(self._records), arrival, now)
+        record = self._note(arrival, now)
+        worker = self._choose(arrival, self._fleet)
+        self._fleet.turn += 1
+        if worker is not None:
+            self._send(record, worker, now)
+
+    def _note(self, arrival: Arrival, now: float) -> Record:
+        record = Record(len(self._records), arrival, now)
         self._records.append(record)
-        worker = self._choose(arrival, fleet)
-        fleet.turn += 1
-        if worker is None:
-            return
+        return record
+
+    def _send(self, record: Record, worker: int, now: float) -> None:
+        fleet = self._fleet
         record.is_refused = False
         record.worker = worker
         fleet.in_flight[worker] += 1
@@ -186,7 +238,7 @@ class _Run:
         else:
             self._enter(record)
 
-    def _enter(self, record: _Record) -> None:
+    def _enter(self, record: Record) -> None:
         arrival, worker = record.arrival, record.worker
         try:
             record.rank = self._fleet.engines[worker].add(
@@ -204,17 +256,36 @@ class _Run:
 
     def _begin(self, place: int, now: float) -> None:
         """The next step of a rank, and those after it that concern nobody else, if that is allowed."""
+        if place in self._together:
+            self._begin_together(*self._together[place], now)
+            return
         rank = self._ranks[place]
         if self._skips_ahead:
-            step, end = rank.run(now, self._horizon(now))
+            step, end = rank.run(now, self._horizon(now), self._passed)
         else:
             step = rank.schedule()
             end = now if step is None else now + step.seconds
-        if step is None:
-            self._idle.add(place)
-        else:
-            self._idle.discard(place)
-            heappush(self._steps, (end, place, step))
+        if self._gaps is not None and self._passed:
+            for at in self._passed:
+                self._gaps[place].step(at)
+            self._passed.clear()
+        self._idle.add(place)
+        if step is not None:
+            self._fly(place, step, end)
+
+    def _begin_together(self, engine: Engine, first: int, now: float) -> None:
+        """The next step of all ranks of an engine, unless one of them is still in the one before."""
+        places = range(first, first + len(engine.ranks))
+        if self._idle.issuperset(places):
+            for step in engine.schedule_together():
+                self._fly(first + step.rank, step, now + step.seconds)
+
+    def _fly(self, place: int, step: Step, end: float) -> None:
+        self._idle.discard(place)
+        heappush(self._steps, (end, place, step))
+        if self._gaps is not None:
+            for identifier in step.preempted:
+                self._interrupt(self._records[int(identifier)])
 
     def _horizon(self, now: float) -> float:
         """Nothing can come before this: the next arrival that is known, or the earliest one that an answer may bring about."""
@@ -225,8 +296,20 @@ class _Run:
         return min(until, self._coming[0][0]) if self._coming else until
 
     def _end(self, step: Step, place: int, now: float) -> None:
-        for progress in self._ranks[place].complete(step, tells_all=False):
+        self._idle.add(place)
+        gaps = None if self._gaps is None else self._gaps[place]
+        if gaps is not None:
+            gaps.step(now)
+        for progress in self._ranks[place].complete(step, tells_all=self._tell is not None):
+            if self._tell is not None:
+                self._tell(now, progress)
             record = self._records[int(progress.identifier)]
+            if gaps is not None:
+                figures = record.figures = record.figures or StreamFigures(self._bounds, gaps)
+                if not figures.is_open:
+                    figures.open(now)
+                if progress.is_finished:
+                    figures.close()
             if record.first_token_at is None:
                 record.first_token_at = now
                 record.cached_tokens = progress.cached_tokens
@@ -238,6 +321,21 @@ class _Run:
                 if follow_up is not None:
                     self._push(now + follow_up.at_seconds, follow_up)
 
-    def _gone(self, record: _Record) -> None:
+    @staticmethod
+    def _interrupt(record: Record) -> None:
+        """It gets no tokens until it has been computed anew."""
+        if record.figures is not None:
+            record.figures.close()
+
+    def _interrupt_lost(self) -> None:
+        """The same for who lost its place by a change."""
+        if self._gaps is not None:
+            for record in self._records:
+                if record.figures is not None and record.figures.is_open:
+                    place = self._places[record.worker] + record.rank
+                    if not self._ranks[place].is_running(str(record.number)):
+                        self._interrupt(record)
+
+    def _gone(self, record: Record) -> None:
         self._fleet.in_flight[record.worker] -= 1
         self._fleet.load_tokens[record.worker] -= record.load_tokens

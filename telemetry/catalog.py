@@ -13,8 +13,20 @@ from dataclasses import dataclass
 from enum import Enum
 from math import nan
 
-from routing.policy import POLICIES, PoolReason, Reason
-from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, Rejection
+from telemetry.buckets import (
+    ATTAINED_BOUNDS,
+    E2E_BOUNDS,
+    ESTIMATE_BOUNDS,
+    FIRST_TOKEN_BOUNDS,
+    LENGTH_BOUNDS,
+    OVERHEAD_BOUNDS,
+    STALL_BOUNDS,
+    TOKEN_GAP_BOUNDS,
+    WAIT_BOUNDS,
+    WORKER_FIRST_TOKEN_BOUNDS,
+    WORKER_TPOT_BOUNDS,
+)
+from telemetry.labels import LABELS
 
 
 class Kind(Enum):
@@ -56,6 +68,7 @@ class Family:
     writer: Writer = Writer.SERVING
     start: float = 0.0  # a gauge before its first observation; NaN means unknown, which is exported as absent
     is_per_process: bool = False  # never summed over serving processes: exported with a label `process`
+    is_exposed: bool = True  # False: only the gateway's own processes read it
 
     def label_values(self, label: str) -> tuple[str, ...]:
         """Values that one of `labels` can take here, in the order of their cells. Raises KeyError for an open label."""
@@ -70,50 +83,6 @@ SCOPE_LABELS: dict[Scope, tuple[str, ...]] = {
     Scope.WORKER: ("model", "pool", "worker"),
     Scope.KEY: ("key",),
 }
-_TIMED = ("chat", "completions", "responses", "messages", "embeddings")  # each costs a histogram per pool
-
-# A key is a label's name, or `family.label` where a family has a set of its own under that name.
-LABELS: dict[str, tuple[str, ...]] = {
-    "endpoint": (*_TIMED, "rerank", "audio", "tokenize", "response_lookup", "models", "other"),
-    "ridgeline_e2e_seconds.endpoint": _TIMED,
-    "outcome": tuple(value.value for value in Outcome),
-    "phase": tuple(value.value for value in Phase),
-    "ridgeline_rejections_total.reason": tuple(value.value for value in Rejection),
-    "ridgeline_no_token_total.reason": tuple(value.value for value in NoToken),
-    "ridgeline_routes_total.reason": tuple(value.value for value in (*PoolReason, *Reason)),
-    "ridgeline_reloads_total.result": ("ok", "failed"),
-    "ridgeline_exact_counts_total.result": tuple(value.value for value in CountResult),
-    "direction": tuple(value.value for value in Misroute),
-    "policy": tuple(POLICIES),
-    "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned"),
-    "kind": ("prompt", "completion", "cached"),
-}
-
-# Ratio of 1.25 and less from 4 to 200 ms, so that a P99 of 1.5 times the median can be seen.
-TOKEN_GAP_BOUNDS = (
-    *(0.0005, 0.001, 0.002, 0.003),
-    *(0.004, 0.005, 0.00625, 0.0075, 0.009, 0.011, 0.0135, 0.0165, 0.02),
-    *(0.025, 0.03, 0.0375, 0.045, 0.055, 0.0675, 0.083, 0.1, 0.125, 0.15, 0.175, 0.2),
-    *(0.25, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0, 900.0),
-)
-# Ratio of 1.5 and less from 20 ms to 30 s; objectives are set at bounds, so the round ones are all there.
-FIRST_TOKEN_BOUNDS = (
-    *(0.0005, 0.001, 0.002, 0.005, 0.01),
-    *(0.02, 0.03, 0.045, 0.067, 0.1, 0.14, 0.19, 0.25, 0.35, 0.5, 0.7),
-    *(1.0, 1.4, 1.9, 2.5, 3.5, 5.0, 7.0, 10.0, 14.0, 20.0, 30.0),
-    *(60.0, 120.0, 300.0, 600.0, 900.0),
-)
-E2E_BOUNDS = (
-    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
-)
-WAIT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 900.0)
-OVERHEAD_BOUNDS = (*(0.00005, 0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005), *(0.01, 0.025, 0.1, 0.5, 1.0))
-LENGTH_BOUNDS = tuple(float(2**power) for power in range(4, 21))  # 16 .. 1,048,576
-STALL_BOUNDS = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0)
-ESTIMATE_BOUNDS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
-WORKER_FIRST_TOKEN_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 900.0)  # with +Inf: 10 buckets
-WORKER_TPOT_BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 1.0, 900.0)
 
 
 def _counter(name: str, scope: Scope, text: str, *labels: str, writer: Writer = Writer.SERVING) -> Family:
@@ -121,21 +90,32 @@ def _counter(name: str, scope: Scope, text: str, *labels: str, writer: Writer = 
 
 
 def _gauge(
-    name: str, scope: Scope, text: str, *, writer: Writer = Writer.SERVING, start: float = 0.0, is_per_process: bool = False
+    name: str,
+    scope: Scope,
+    text: str,
+    *labels: str,
+    writer: Writer = Writer.SERVING,
+    start: float = 0.0,
+    is_per_process: bool = False,
 ) -> Family:
     return Family(
         name=f"ridgeline_{name}",
         kind=Kind.GAUGE,
         scope=scope,
         help=text,
+        labels=labels,
         writer=writer,
         start=start,
         is_per_process=is_per_process,
     )
 
 
-def _histogram(name: str, scope: Scope, bounds: tuple[float, ...], text: str, *labels: str) -> Family:
-    return Family(name=f"ridgeline_{name}", kind=Kind.HISTOGRAM, scope=scope, help=text, labels=labels, bounds=bounds)
+def _histogram(
+    name: str, scope: Scope, bounds: tuple[float, ...], text: str, *labels: str, writer: Writer = Writer.SERVING
+) -> Family:
+    return Family(
+        name=f"ridgeline_{name}", kind=Kind.HISTOGRAM, scope=scope, help=text, labels=labels, bounds=bounds, writer=writer
+    )
 
 
 CATALOG: tuple[Family, ...] = (
@@ -235,7 +215,66 @@ CATALOG: tuple[Family, ...] = (
         "Prompt tokens of the requests whose cached tokens are known: the denominator of the hit share.",
     ),
     _counter("cache_unknown_requests_total", Scope.POOL, "Requests whose worker did not say how many tokens were cached."),
-    _counter("routes_total", Scope.POOL, "Choices of a worker, by policy and by what decided.", "policy", "reason"),
+    _counter(
+        "routes_total",
+        Scope.POOL,
+        "Choices of a worker, by policy and by what decided; `overflow` and `borrowed` are requests of another pool.",
+        "policy",
+        "reason",
+    ),
+    _counter(
+        "prefix_drift_total",
+        Scope.POOL,
+        "Times the system prompt of requests that used to be cached was found to have changed, by what was done to it.",
+        "kind",
+        writer=Writer.CONTROL,
+    ),
+    _counter(
+        "cache_lost_total",
+        Scope.POOL,
+        "Requests that did not get the hit that others with the same system prompt get, by what lost it.",
+        "reason",
+        writer=Writer.CONTROL,
+    ),
+    # Against the limits
+    _histogram(
+        "ttft_attained_ratio",
+        Scope.POOL,
+        ATTAINED_BOUNDS,
+        "Expected TTFT over measured, of what the worker took, by prompt length; only requests whose cached tokens are known.",
+        "length",
+        writer=Writer.CONTROL,
+    ),
+    _histogram(
+        "tpot_attained_ratio",
+        Scope.POOL,
+        ATTAINED_BOUNDS,
+        "Expected TPOT over measured, by prompt length.",
+        "length",
+        writer=Writer.CONTROL,
+    ),
+    _histogram(
+        "e2e_attained_ratio",
+        Scope.POOL,
+        ATTAINED_BOUNDS,
+        "Expected time of a whole plain answer over measured, of what the worker took; only where cached tokens are known.",
+        writer=Writer.CONTROL,
+    ),
+    _counter(
+        "deviations_total",
+        Scope.POOL,
+        "Figures of requests that are far from what was expected, by the cause that explains most of it.",
+        "figure",
+        "cause",
+        writer=Writer.CONTROL,
+    ),
+    _gauge(
+        "discovered_workers",
+        Scope.POOL,
+        "Workers that are found now by a file, DNS or Kubernetes; absent for a pool whose workers are listed.",
+        writer=Writer.CONTROL,
+        start=nan,
+    ),
     _counter(
         "misroutes_total",
         Scope.POOL,
@@ -248,7 +287,28 @@ CATALOG: tuple[Family, ...] = (
         "Prompts that were to be counted exactly because a choice of pool depended on it, by what came of it.",
         "result",
     ),
+    _counter(
+        "retries_refused_total",
+        Scope.POOL,
+        "Requests that no further worker was asked for because the retry budget was spent.",
+    ),
+    _gauge("queued_requests", Scope.POOL, "Requests that wait in the gateway for a worker with room."),
     # Workers
+    _counter(
+        "floor_beaten_total",
+        Scope.WORKER,
+        "Figures below their physical floor: model, GPU, number format or cached tokens are not what is believed.",
+        "figure",
+        writer=Writer.CONTROL,
+    ),
+    _gauge(
+        "worker_attained_ratio",
+        Scope.WORKER,
+        "Expected over measured, median of the worker's recent requests.",
+        "figure",
+        writer=Writer.CONTROL,
+        start=nan,
+    ),
     _histogram(
         "worker_ttft_seconds",
         Scope.WORKER,
@@ -275,6 +335,18 @@ CATALOG: tuple[Family, ...] = (
     _gauge(
         "worker_up", Scope.WORKER, "1 while the worker's health check succeeds, 0 while not.", writer=Writer.CONTROL, start=nan
     ),
+    _gauge(
+        "worker_ejected",
+        Scope.WORKER,
+        "Serving processes that leave the worker out because its requests fail or it has fallen silent.",
+    ),
+    Family(
+        name="ridgeline_worker_condition",
+        kind=Kind.GAUGE,
+        scope=Scope.WORKER,
+        help="What a serving process makes of the worker, as a number of `routing.health.Condition`.",
+        is_exposed=False,
+    ),
     _gauge("worker_running_requests", Scope.WORKER, "Requests running, as the worker says.", writer=Writer.CONTROL, start=nan),
     _gauge("worker_waiting_requests", Scope.WORKER, "Requests waiting, as the worker says.", writer=Writer.CONTROL, start=nan),
     _gauge(
@@ -283,6 +355,22 @@ CATALOG: tuple[Family, ...] = (
         "Share of the KV cache in use, 0 to 1, as the worker says; the largest of its engines.",
         writer=Writer.CONTROL,
         start=nan,
+    ),
+    # What a worker has had to do, from which a request's surroundings are read; as series they would say nothing new.
+    *(
+        Family(name=f"ridgeline_ledger_{name}", kind=kind, scope=Scope.WORKER, help=text, is_exposed=False)
+        for name, kind, text in (
+            ("request_seconds", Kind.COUNTER, "Requests in flight, integrated over time."),
+            ("prompt_token_seconds", Kind.COUNTER, "Estimated prompt tokens of the requests in flight, integrated over time."),
+            ("sent_prompt_tokens", Kind.COUNTER, "Estimated prompt tokens sent."),
+            ("prompt_tokens", Kind.GAUGE, "Estimated prompt tokens of the requests in flight."),
+            ("pending_prompt_tokens", Kind.GAUGE, "The same of those whose answer has not begun."),
+            (
+                "until_seconds",
+                Kind.GAUGE,
+                "The instant up to which the integrals are counted, by the machine's monotonic clock.",
+            ),
+        )
     ),
     # Keys
     _counter("key_tokens_total", Scope.KEY, "Tokens by API key; cached ones are among the prompt tokens.", "kind"),
@@ -302,6 +390,20 @@ CATALOG: tuple[Family, ...] = (
         Scope.PROCESS,
         "Configurations read after a change or SIGHUP; a failed one changed nothing.",
         "result",
+        writer=Writer.CONTROL,
+    ),
+    _counter(
+        "discovery_changes_total",
+        Scope.PROCESS,
+        "Times that another set of workers of a pool was put in force because it was found, by what found it.",
+        "source",
+        writer=Writer.CONTROL,
+    ),
+    _counter(
+        "discovery_failures_total",
+        Scope.PROCESS,
+        "Times that workers could not be looked up, so that those known last stayed, by what was asked.",
+        "source",
         writer=Writer.CONTROL,
     ),
     _counter(
@@ -332,3 +434,6 @@ CATALOG: tuple[Family, ...] = (
         writer=Writer.EXPOSITION,
     ),
 )
+
+EXPOSED: tuple[Family, ...] = tuple(family for family in CATALOG if family.is_exposed)
+"""What is exported; the other cells are for the gateway's own processes."""

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from telemetry.catalog import LABELS
+from telemetry.labels import LABELS
 from telemetry.layout import bounds
 from telemetry.record import RequestRecord
 

@@ -13,7 +13,7 @@ from math import inf, isnan
 
 from routing.topology import Topology
 from telemetry import catalog
-from telemetry.catalog import CATALOG, SCOPE_LABELS, Family, Kind, Scope
+from telemetry.catalog import EXPOSED, SCOPE_LABELS, Family, Kind, Scope
 from telemetry.exemplars import FAMILIES, Exemplar, Exemplars
 from telemetry.layout import Layout, cells_per_block, cells_per_combination, combinations, offset
 
@@ -35,7 +35,7 @@ class Writer:
         self._blocks = {scope: layout.blocks(scope) for scope in Scope}
         self._labels = _block_labels(topology)
         self._pools = [(pool.model, pool.name) for pool in topology.pools]
-        self._frames = {family.name: _frames(family) for family in CATALOG}
+        self._frames = {family.name: _frames(family) for family in EXPOSED}
         self._version = version
 
     def write(
@@ -53,7 +53,7 @@ class Writer:
         histogram is always consistent in itself. `exemplars` stand in OpenMetrics only; plain text has no place for them.
         """
         present = [(str(slot), array) for slot, array in enumerate(arrays) if array is not None]
-        for family in CATALOG:
+        for family in EXPOSED:
             yield _head(family, openmetrics=openmetrics)
             marks = exemplars if openmetrics and family.name in FAMILIES else None
             yield from filter(None, self._pieces(family, present, control, marks))

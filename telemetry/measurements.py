@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from telemetry.events import Usage, WorkerTimes
@@ -47,3 +49,22 @@ class Measurements(msgspec.Struct, gc=False):
         if self.last_token_at <= self.first_token_at:
             return None  # all in one read: how far apart they were generated was not seen
         return (self.last_token_at - self.first_token_at) / (count - 1)
+
+
+def stall_ratio(counts: Sequence[int], bounds: Sequence[float], largest: float) -> float | None:
+    """The largest gap over the median gap, which is known to within its bucket; at least 1.
+
+    ``None`` without any gap above 0: all came in one read.
+    """
+    if not largest:
+        return None
+    half = sum(counts) / 2
+    seen = 0
+    for bucket, count in enumerate(counts):
+        if count and seen + count >= half:
+            low = bounds[bucket - 1] if bucket else 0.0
+            high = bounds[bucket] if bucket < len(bounds) else largest
+            median = low + (high - low) * (half - seen) / count
+            return max(1.0, largest / median) if median > 0 else None
+        seen += count
+    return None

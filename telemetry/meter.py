@@ -15,7 +15,7 @@ import msgspec
 
 from telemetry.dialects import CHAT, Dialect
 from telemetry.events import Choice, Event, ReportedUsage, read_times
-from telemetry.measurements import Measurements
+from telemetry.measurements import Measurements, stall_ratio
 from telemetry.sse import CR, LF, SseReader, event_data
 from telemetry.typed_events import MessageUsage, TypedEvent
 
@@ -146,7 +146,7 @@ class StreamMeter:
             count = None if found.usage is None else found.usage.completion_tokens
             is_counted = bool(self._continuous) and not self._uncounted
             found.gaps_are_per_token = is_counted or (count is not None and 0 <= count - found.token_events <= 1)
-            found.stall_ratio = self._stall_ratio()
+            found.stall_ratio = stall_ratio(found.gap_counts, self._gap_bounds, self._max_gap)
         return found
 
     def _take_ordinary(self, arrivals: list[float]) -> None:
@@ -300,19 +300,3 @@ class StreamMeter:
         total = counted.get(_ALL_CHOICES)
         found.usage = msgspec.structs.replace(usage, completion_tokens=sum(counted.values()) if total is None else total)
         self._gap_tokens += now - earlier
-
-    def _stall_ratio(self) -> float | None:
-        if not self._max_gap:
-            return None  # all in one read
-        counts = self.found.gap_counts or []
-        bounds = self._gap_bounds
-        half = sum(counts) / 2
-        seen = 0
-        for bucket, count in enumerate(counts):
-            if count and seen + count >= half:
-                low = bounds[bucket - 1] if bucket else 0.0
-                high = bounds[bucket] if bucket < len(bounds) else self._max_gap
-                median = low + (high - low) * (half - seen) / count
-                return max(1.0, self._max_gap / median) if median > 0 else None
-            seen += count
-        return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isnan
 
 from routing.topology import Topology
-from telemetry.catalog import CATALOG, SCOPE_LABELS, Family, Kind, Scope, Writer
+from telemetry.catalog import EXPOSED, SCOPE_LABELS, Family, Kind, Scope, Writer
 from telemetry.layout import Layout, cells_per_block, cells_per_combination, combinations, offset
 
 Array = Sequence[float]
@@ -48,7 +48,7 @@ def readings(snapshot: Snapshot) -> Iterator[Reading]:
     layout = Layout.of(snapshot.topology)
     scopes = _scope_labels(snapshot.topology)
     present = [(str(slot), array) for slot, array in enumerate(snapshot.arrays) if array is not None]
-    for family in CATALOG:
+    for family in EXPOSED:
         if family.writer is Writer.EXPOSITION:
             yield Reading(family, (Point({"version": snapshot.version}, (1.0,)),))
         elif family.is_per_process:

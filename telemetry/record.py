@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from routing.estimate import Prompt
+from routing.sketch import Beginning
 
 # Enum's own hash is a Python function, and members are looked up in dicts several times a request; as strings they hash in C.
 
@@ -57,6 +58,7 @@ class Rejection(StrEnum):
     FIT = "fit"
     NO_WORKER = "no_worker"
     DRAINING = "draining"
+    MEMORY = "memory"  # bodies of requests under way hold as much as they may
 
 
 class Misroute(StrEnum):
@@ -113,6 +115,13 @@ class Trace(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
     attempts: tuple[Attempt, ...] = ()  # oldest first; very many are not all kept
 
 
+class Cause(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What made a request slow, and by how much."""
+
+    name: str
+    seconds: float
+
+
 class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """One request, finished. All durations in seconds from one monotonic clock."""
 
@@ -165,10 +174,19 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     misroute: Misroute | None = None  # the pool that the true tokens would have been given is another than the estimate's
     misroute_tokens: int | None = None  # then true prompt tokens - those the pool was chosen by
     max_tokens: int | None = None  # output limit declared by the client
+    load_tokens: int | None = None  # what it counted for while in flight: estimated prompt and output budget
     request_bytes: int = 0
     answer_bytes: int = 0
     no_token: NoToken | None = None
     missing_end: str | None = None  # which end marker a stream that counts as complete did not send
+    is_batch: bool = False  # several prompts or choices, which no limit is held against
+    ahead_tokens: int | None = None  # estimated prompt tokens of others at the worker, unanswered when this was sent
+    beside_prefill_requests: float | None = None  # others in flight at the worker, mean from being sent to the first byte
+    beside_prefill_prompt_tokens: float | None = None  # mean prompt of one of them
+    joined_tokens: int | None = None  # prompt tokens that others sent there meanwhile
+    beside_decode_requests: float | None = None  # the same from the first byte to the end; of a plain request, all the time
+    beside_decode_prompt_tokens: float | None = None
+    arrived_tokens: int | None = None  # prompt tokens that others sent there from the first byte to the end
     worker_ttft_seconds: float | None = None  # by the worker's own clock: scheduled -> first token
     worker_queue_seconds: float | None = None  # the same: in its queue
     worker_generation_seconds: float | None = None  # the same: first token -> last token
@@ -178,4 +196,23 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     chain_call: int | None = None  # which call of its chain this is, from 1; known in the control process only
     trace: Trace | None = None  # only for a sampled request; not part of the log line
     prompt: Prompt | None = None  # what the estimate was made from, to learn from; not part of the log line
-    prefix_hash: str | None = None
+    prefix_hash: str | None = None  # of its system prompt, 16 hexadecimal digits; None without one worth a cache
+    affinity: int | None = None  # of what ties it to a worker, where a policy looks at that; not part of the log line
+    beginning: Beginning | None = None  # the same with what drift is found from; not part of the log line
+
+    # Known in the control process only.
+    expected_cached_tokens: int | None = None  # what such a prompt usually finds cached at this worker
+    cache_lost: str | None = None  # why it did not: salted, restarted, elsewhere, evicted
+
+    # Known in the control process only, and only where GPU and shape are configured. Seconds.
+    ttft_floor_seconds: float | None = None  # of what the worker took, as `upstream_ttft_seconds` is
+    ttft_reference_seconds: float | None = None
+    ttft_expected_seconds: float | None = None  # of a fully cold prompt where the hit is not known
+    tpot_floor_seconds: float | None = None
+    tpot_reference_seconds: float | None = None
+    tpot_expected_seconds: float | None = None
+    e2e_floor_seconds: float | None = None  # plain requests only, less what gateway and client took
+    e2e_reference_seconds: float | None = None
+    e2e_expected_seconds: float | None = None
+    deviations: tuple[str, ...] = ()  # figures that are far from what was expected: ttft, tpot, e2e
+    causes: tuple[Cause, ...] = ()  # of the first of them, most seconds first, what is unexplained among them

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from routing.topology import NO_POOL, UNKNOWN_MODEL, Topology
-from telemetry.catalog import LABELS
+from telemetry.labels import LABELS
 from telemetry.layout import Layout, bounds, offset, slot
 from telemetry.measurements import Measurements
 from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, Rejection, RequestRecord
@@ -108,7 +108,8 @@ class Recorder:
             return
         self._count_tokens(base, record)
         observe = self._observe
-        if record.e2e_seconds is not None and record.endpoint in _E2E:
+        # Who was refused without having been sent anywhere says nothing about how long answers take.
+        if record.e2e_seconds is not None and record.endpoint in _E2E and record.worker is not None:
             observe(base, _E2E[record.endpoint], record.e2e_seconds)
         for histogram, value in (
             (_QUEUE, record.queue_seconds),

@@ -9,8 +9,9 @@ import sys
 from math import inf
 from pathlib import Path
 
-from telemetry.catalog import CATALOG, LABELS, SCOPE_LABELS, Family, Kind, Scope, Writer
+from telemetry.catalog import EXPOSED, SCOPE_LABELS, Family, Kind, Scope, Writer
 from telemetry.exposition import bound_text
+from telemetry.labels import LABELS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "metrics.md"
 
@@ -41,7 +42,7 @@ def page() -> str:
     """The reference page, as Markdown."""
     sections = [_INTRODUCTION]
     for scope, title in _TITLES.items():
-        rows = [_row(family) for family in CATALOG if family.scope is scope]
+        rows = [_row(family) for family in EXPOSED if family.scope is scope]
         sections.append(
             "\n".join([f"## {title}\n", "| name | type | labels | meaning |", "| --- | --- | --- | --- |", *rows, ""])
         )
@@ -58,7 +59,7 @@ def _row(family: Family) -> str:
 
 def _label_section() -> str:
     rows: set[str] = set()
-    for family in CATALOG:
+    for family in EXPOSED:
         for label in family.labels if family.writer is not Writer.EXPOSITION else ():
             values = ", ".join(f"`{value}`" for value in family.label_values(label))
             where = f"`{family.name}`" if f"{family.name}.{label}" in LABELS else "elsewhere"
@@ -69,7 +70,7 @@ def _label_section() -> str:
 def _bucket_section() -> str:
     lines = ["## Buckets\n", "Upper bounds as they stand in `le`. An objective is measured exactly where it is one of these.\n"]
     lines += ["| name | `le` |", "| --- | --- |"]
-    for family in CATALOG:
+    for family in EXPOSED:
         if family.kind is Kind.HISTOGRAM:
             lines.append(f"| `{family.name}` | {' '.join(f'`{bound_text(bound)}`' for bound in (*family.bounds, inf))} |")
     return "\n".join([*lines, ""])

@@ -209,9 +209,9 @@ def _first_chunk(record: RequestRecord) -> float | None:
 
 def _attempt_error(record: RequestRecord, attempt: Attempt, *, is_last: bool) -> str | None:
     """What went wrong with an attempt: the worker's error status, how it failed, or what became of its answer."""
+    if attempt.result in ("answered", "failed", "busy") and attempt.status is not None and attempt.status >= 400:
+        return str(attempt.status)
     if attempt.result == "answered":
-        if attempt.status is not None and attempt.status >= 400:
-            return str(attempt.status)
         return record.outcome.value if is_last and record.outcome not in _CLIENTS_TURN else None
     if attempt.result == "abandoned":  # by us: for a limit that ran out, or because the client had left
         return None if record.outcome is Outcome.CLIENT_GONE else record.outcome.value

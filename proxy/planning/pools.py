@@ -57,7 +57,7 @@ def _planned(title: str, model: ModelConfig, pool: PoolConfig, gpu: Gpu, directo
         weight_dtype=pool.weight_dtype, kv_dtype=pool.kv_dtype, gpus=pool.gpus_per_worker, tensor=pool.tensor_parallel
     )
     deployment = deployment_of(known, gpu, written)
-    workers = len(pool.workers)
+    workers = len(pool.listed_workers) or 1  # those that are found are not known here
     return PlannedPool(
         title=f"{title}: {workers} x {deployment.parallelism.gpus} x {gpu.id}",
         model=known,

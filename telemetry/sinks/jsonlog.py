@@ -23,8 +23,8 @@ from telemetry.wellformed import well_formed
 STANDARD_OUTPUT = "-"
 MAX_WAITING_BYTES = 16 * 1024 * 1024
 
-# The record is an array between processes; people and programs that read the log want names, and no spans.
-_FIELDS = tuple(name for name in RequestRecord.__struct_fields__ if name not in ("trace", "prompt"))
+# The record is an array between processes; people and programs that read the log want names, and no spans or sketches.
+_FIELDS = tuple(name for name in RequestRecord.__struct_fields__ if name not in ("trace", "prompt", "affinity", "beginning"))
 _Line = msgspec.defstruct("_Line", [("time", str), *((name, object) for name in _FIELDS)])
 _fields = attrgetter(*_FIELDS)
 _encoder = msgspec.json.Encoder()

@@ -66,16 +66,18 @@ class Received:
 class ScriptedWorker:
     """Create, `start`, and `stop`; or use it as an async context manager."""
 
-    def __init__(self, script: Callable[[Received], Script] | Script = ()) -> None:
+    def __init__(self, script: Callable[[Received], Script] | Script = (), *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.script = script  # for requests that find the queue empty
         self.requests: list[Received] = []  # in the order of their arrival, without probes
-        self.probes: list[Received] = []  # GET /health and GET /metrics
+        self.probes: list[Received] = []  # GET /health, /metrics and /v1/models
         self.health_status: int | None = 200  # None: /health hangs
         self.metrics_page: bytes | None = METRICS_PAGE  # None: /metrics answers 404
+        self.models_page: bytes | None = None  # None: /v1/models answers 404
         self.connections = 0  # accepted so far
         self.faults: list[Exception] = []  # what went wrong in a script or in reading a request; raised by `stop`
         self.arrival = asyncio.Condition()
-        self.port = 0
+        self.host = host
+        self.port = port
         self._queue: deque[Script] = deque()
         self._open: set[_Connection] = set()
         self._server: asyncio.Server | None = None
@@ -86,7 +88,7 @@ class ScriptedWorker:
     @property
     def url(self) -> str:
         """The base URL, also while the worker does not listen."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def open_connections(self) -> int:
@@ -100,7 +102,7 @@ class ScriptedWorker:
     async def start(self) -> None:
         """Listen; after `stop` on the same port as before."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self.port)
+        self._server = await loop.create_server(lambda: _Connection(self), self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop_listening(self) -> None:
@@ -133,6 +135,8 @@ class ScriptedWorker:
         if request.method == "GET" and request.path == "/metrics":
             page = self.metrics_page
             return [Send(plain(404) if page is None else plain(200, page, content_type="text/plain; version=1.0.0"))]
+        if request.method == "GET" and request.path == "/v1/models":
+            return [Send(plain(404) if self.models_page is None else plain(200, self.models_page))]
         if self._queue:
             return self._queue.popleft()
         return self.script(request) if callable(self.script) else self.script
@@ -213,7 +217,7 @@ class _Connection(asyncio.Protocol):
     async def _answer_next(self) -> bool:
         """Read one request and play its script; whether the connection lives on."""
         request = await self._read()
-        is_probe = request.method == "GET" and request.path in ("/health", "/metrics")
+        is_probe = request.method == "GET" and request.path in ("/health", "/metrics", "/v1/models")
         script = self.worker.script_for(request)
         self.requests.append(request)
         async with self.worker.arrival:

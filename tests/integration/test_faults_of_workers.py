@@ -182,7 +182,7 @@ CASES = {
     "paused": Case(faults=Faults(pause=True), **LATE),
     "draining": Case(faults=Faults(draining=True), outcome="worker_error", status=500, record={"worker_status": 500}),
     "draining, plain": Case(faults=Faults(draining=True), outcome="worker_error", status=500, stream=False),
-    "refusing": Case(faults=Faults(refuse=True), outcome="worker_error", status=502, code="worker_unreachable"),
+    "refusing": Case(faults=Faults(refuse=True), outcome="worker_error", status=503, code="worker_unreachable"),
     # instead of tokens
     "silent": Case(faults=Faults(silent=True), **LATE),
     "silent, plain": Case(faults=Faults(silent=True), stream=False, **LATE),

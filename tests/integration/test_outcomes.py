@@ -436,7 +436,7 @@ async def test_a_request_goes_to_the_other_worker_when_the_first_refuses_to_conn
 
 
 async def test_no_worker_can_be_reached(scene: Scene) -> None:
-    """When every worker refuses to connect the answer is 502."""
+    """When every worker refuses to connect the answer is 503, with a word of when to come back."""
     down = scene.workers["dead"][0]
     await scene.gateway.metrics_when(lambda metrics: metrics.value("ridgeline_worker_up", worker=down.url[7:]) == 1)
     await down.stop()
@@ -445,12 +445,14 @@ async def test_no_worker_can_be_reached(scene: Scene) -> None:
     finally:
         await down.start()
 
-    assert (seen.answer.status, seen.answer.json()["error"]["code"]) == (502, "worker_unreachable")
+    assert (seen.answer.status, seen.answer.json()["error"]["code"]) == (503, "worker_unreachable")
+    assert seen.answer.head is not None
+    assert seen.answer.head.get("retry-after") == "2"
     assert (seen.record["outcome"], seen.record["no_token"]) == ("worker_error", NOT_ANSWERED)
 
 
 async def test_a_worker_cannot_be_connected_to_in_time(scene: Scene) -> None:
-    """A connection that is not made within its limit is a failed attempt, and with no other worker the answer is 502."""
+    """A connection that is not made within its limit is a failed attempt, and with no other worker the answer is 503."""
     far = scene.workers["far"][0]
     await scene.gateway.metrics_when(
         lambda metrics: metrics.value("ridgeline_worker_up", worker=far.url[7:]) == 1, timeout_seconds=15
@@ -462,7 +464,7 @@ async def test_a_worker_cannot_be_connected_to_in_time(scene: Scene) -> None:
     finally:
         await far.start()
 
-    assert (seen.answer.status, seen.answer.json()["error"]["code"]) == (502, "worker_unreachable")
+    assert (seen.answer.status, seen.answer.json()["error"]["code"]) == (503, "worker_unreachable")
     assert 0.9 < seen.record["e2e_seconds"] < 2
     assert seen.record["connect_seconds"] == pytest.approx(seen.record["e2e_seconds"], abs=0.1)
     metrics = await scene.quiet()

@@ -49,7 +49,8 @@ def script(request: Received) -> Script:
 async def gateway(worker: ScriptedWorker, other_worker: ScriptedWorker) -> AsyncIterator[Gateway]:
     """Two serving processes and two workers whose streams take two seconds."""
     worker.script = other_worker.script = script
-    async with running_gateway(workers=[worker.url, other_worker.url], processes=2) as one:
+    pool = {"name": "default", "policy": "least-load", "workers": [worker.url, other_worker.url]}
+    async with running_gateway({"models": [{"name": "tiny", "pools": [pool]}]}, processes=2) as one:
         await all_up(one, 2)
         yield one
 

@@ -52,7 +52,9 @@ def name_of(worker: ScriptedWorker) -> str:
 
 
 def models(*workers: ScriptedWorker, **settings: Any) -> list[dict[str, Any]]:
-    return [{"name": "tiny", "workers": [worker.url for worker in workers], **settings}]
+    """All in one pool that goes by load, so that equal requests reach everybody."""
+    pool = {"name": "default", "policy": "least-load", "workers": [worker.url for worker in workers]}
+    return [{"name": "tiny", "pools": [pool], **settings}]
 
 
 def write(gateway: Gateway, **changes: Any) -> None:

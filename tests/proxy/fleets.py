@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from proxy.config import Config, parse_config
+from proxy.discovery.found import Found
 from proxy.fleet import Fleet, open_control_cells
 from proxy.observer import GatewayView
 from proxy.overlay import AddedWorker, Overlay
@@ -66,17 +67,19 @@ def a_decision(topology: Topology, name: str) -> Decision:
 
 
 @asynccontextmanager
-async def running_fleet(run_dir: Path, configured: Topology, overlay: Overlay | None = None) -> AsyncIterator[Fleet]:
+async def running_fleet(
+    run_dir: Path, configured: Topology, overlay: Overlay | None = None, found: Found | None = None
+) -> AsyncIterator[Fleet]:
     """A fleet as the control process makes it."""
-    overlay = overlay or Overlay()
-    topology = overlay.over(configured)
+    overlay, found = overlay or Overlay(), found or Found()
+    topology = overlay.over(found.over(configured))
     cells = open_control_cells(run_dir, topology)
     view = GatewayView(
         version="1", run_dir=run_dir, processes=1, topology=topology, control=cells.values, log_dropped=lambda: 0
     )
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session())
-        fleet = Fleet(configured, overlay, cells, run_dir, view, session)
+        fleet = Fleet(configured, overlay, cells, run_dir, view, session, found)
         stack.push_async_callback(fleet.close)
         yield fleet
 

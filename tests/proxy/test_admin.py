@@ -230,10 +230,23 @@ async def test_a_change_that_cannot_be_published_is_told(admin, tmp_path):
     assert admin.workers == ["w-0", "w-1"]
 
 
+async def test_workers_are_listed_with_their_source(admin):
+    """Who named each of them; one that was added here stands beside those of the file."""
+    await admin.add()
+
+    answer = await admin.call("GET", "/api/workers")
+
+    assert answer.status == 200
+    assert [(each["model"], each["pool"], each["worker"], each["source"]) for each in await answer.json()] == [
+        ("m", "default", "w-0", "config"),
+        ("m", "default", "w-1", "config"),
+        ("m", "default", "127.0.0.1:99", "admin"),
+    ]
+
+
 async def test_other_methods_are_not_allowed(admin):
     """Reading does not change, and there is nothing to put."""
     for method, path in (
-        ("GET", "/api/workers"),
         ("PUT", "/api/workers"),
         ("GET", "/api/workers/w-0/drain"),
         ("PUT", "/api/state"),

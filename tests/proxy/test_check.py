@@ -50,7 +50,7 @@ def run(path, environ=ENVIRON, as_json=False):
         ("models[0].pools[0].workers[0].url", "http://10.0.0.1:8000", "line 7, $HOST"),
         ("models[0].pools[0].workers[0].name", "10.0.0.1:8000", "from the URL"),
         ("models[0].pools[0].workers[1].name", "b", "line 8"),
-        ("models[0].pools[0].policy", "least-load", "default"),
+        ("models[0].pools[0].policy", "prefix-affinity", "default"),
         ("models[0].pools[0].max_total_tokens", "-", "default"),
         ("models[0].pools[0].worker_key", "(set)", "worker_key, line 10, $KEY"),
         ("models[0].pools[0].limits.connect_seconds", "1", "line 9"),
@@ -116,3 +116,23 @@ def test_warnings_are_printed(tmp_path):
 def test_a_missing_file():
     """A file that is not there is a problem like any other."""
     assert run(Path("/nonexistent/file.yaml"))[0] == 2
+
+
+def test_ways_to_find_workers_are_shown_and_not_gone():
+    """What the file says and what is in force besides, without settings of the other ways; nothing is looked up."""
+    text = """models:
+  - {name: a, workers: {dns: no-such-host.invalid, port: 8000}}
+  - {name: b, workers: {kubernetes: {service: vllm, port: http}}}
+  - {name: c, workers: {file: /nowhere/workers.yaml}}
+"""
+    settings = {setting.path: setting for setting in settings_in_force(*read_config(text, {}, "test"))}
+
+    assert settings["models[0].workers.dns"].value == "no-such-host.invalid"
+    assert settings["models[0].workers.dns"].source == "line 2"
+    assert settings["models[0].workers.family"].value == "all"
+    assert settings["models[0].workers.drain_seconds"].source == "default"
+    assert "models[0].workers.file" not in settings
+    assert settings["models[1].workers.kubernetes.service"].value == "vllm"
+    assert settings["models[1].workers.kubernetes.namespace"].value == "-"
+    assert "models[1].workers.family" not in settings
+    assert settings["models[2].workers.file"].source == "line 4"

@@ -42,13 +42,13 @@ def test_the_smallest_configuration():
     config = parse_config(MINIMAL, {}, "file.yaml")
     assert (config.listen, config.observe_listen, config.admin_listen) == ("0.0.0.0:8080", "0.0.0.0:8082", "127.0.0.1:8081")
     (pool,) = config.models[0].pools_in_force
-    assert (pool.name, pool.policy, pool.ask_usage, pool.max_total_tokens) == ("default", "least-load", True, None)
+    assert (pool.name, pool.policy, pool.ask_usage, pool.max_total_tokens) == ("default", "prefix-affinity", True, None)
     assert config.log.path == "-"
     assert config.worker_key is None
     assert config.keys == ()
 
 
-@pytest.mark.parametrize("name", ["minimal", "two-pools"])
+@pytest.mark.parametrize("name", ["minimal", "two-pools", "found-workers"])
 def test_examples_load(name):
     """Every example is a valid configuration in an empty environment."""
     assert load_config(ROOT / f"examples/{name}.yaml", {}).models
@@ -109,7 +109,7 @@ log: {{path: /var/log/ridgeline.jsonl}}
         ("{name: m, aliases: [unknown], workers: [http://a]}", "models[0].aliases[0]: `unknown` is reserved"),
         ("{name: m, aliases: x, workers: [http://a]}", "models[0].aliases: must be a list, not `x`"),
         ("{name: m, workers: http://a}", "models[0].workers: is a single text; put the URL into a list"),
-        ("{name: m, workers: {dns: a}}", "models[0].workers: finding workers by dns is not supported yet"),
+        ("{name: m, workers: {dns: a}}", "models[0].workers: has `dns` without `port`"),
         ("{name: m, workers: []}", "models[0].workers: is empty; give at least one"),
         ("{name: m, workers: null}", "models[0].workers: "),
         ("{name: m, workers: [a:8000]}", "models[0].workers[0]: the worker URL has no scheme"),
@@ -147,9 +147,10 @@ def test_mistakes_in_a_model(text, expected):
         ("max_total_tokens: 1.5", "must be a whole number, not 1.5"),
         ("max_total_tokens: on", "is a boolean; write a number"),
         ("max_total_tokens: [1]", "must be a whole number, not a list"),
-        ("policy: least_load", "must be `round-robin` or `least-load`, not `least_load`; did you mean `least-load`?"),
-        ("policy: prefix-affinity", "the policy prefix-affinity is not supported yet"),
-        ("policy: 3", "must be `round-robin` or `least-load`, not 3"),
+        ("policy: least_load", "`session` or `fastest`, not `least_load`; did you mean `least-load`?"),
+        ("policy: prefix_affinity", "`session` or `fastest`, not `prefix_affinity`; did you mean `prefix-affinity`?"),
+        ("overflow_to: 3", "must be text, not 3"),
+        ("policy: 3", "`session` or `fastest`, not 3"),
         ("ask_usage: maybe", "must be true or false, not `maybe`"),
         ("gpu: 100", 'is the number 100, not text or a mapping; put a name into quotes: "100"'),
         ("gpu: [h100-sxm]", "is neither text nor a mapping; write a name, or fields as a mapping"),

@@ -187,3 +187,37 @@ def test_find():
     tree = {"a": [{"b": 1}, {"c": 2}, 3, {"b": [4]}]}
     assert list(find(tree, "a.*.b")) == [(("a", 0, "b"), 1), (("a", 3, "b"), [4])]
     assert list(find(tree, "a.b")) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("overflow_to: long", None),
+        ("borrows_from: long, borrow_below_ratio: 0.5", None),
+        ("policy: session, session_header: X-Session", None),
+        ("overflow_to: lang", "overflow_to: is no pool of this model; did you mean `long`?"),
+        ("overflow_to: elsewhere", "overflow_to: is no pool of this model; write the name of another pool of this model"),
+        ("overflow_to: short", "overflow_to: is this pool itself; name another pool of the model, or leave it out"),
+        ("borrows_from: short", "borrows_from: is this pool itself; name another pool of the model, or leave it out"),
+        (
+            "borrow_below_ratio: 0.5",
+            "borrow_below_ratio: stands without `borrows_from`; name the pool that helps, or leave it out",
+        ),
+        ("borrows_from: long, borrow_below_ratio: 1", "borrow_below_ratio: must be below 1, not 1"),
+        ("session_header: x-session", "session_header: has no effect with this policy; write policy: session, or leave it out"),
+        (
+            "policy: session, session_header: cookie",
+            "session_header: `cookie` belongs to one connection or one request, or is a",
+        ),
+    ],
+)
+def test_pools_that_help_each_other(lines, expected):
+    """Overflow and borrowing name another pool of the same model, and settings that would do nothing are problems."""
+    text = a_model(
+        short=f"max_total_tokens: 100, workers: [http://a], {lines}", long="max_total_tokens: 200, workers: [http://b]"
+    )
+    if expected is None:
+        parse_config(text, {}, "file.yaml")
+    else:
+        (problem,) = problems(text)
+        assert f"models[0].pools[0].{expected}" in problem

@@ -159,4 +159,4 @@ def test_every_worker_was_tried():
     assert decide(request, ENDPOINTS, unknown, ("w-0",)).worker.index == 1
     with pytest.raises(WorkerFault) as raised:
         decide(request, ENDPOINTS, unknown, ("w-0", "w-1"))
-    assert raised.value.status == 502
+    assert raised.value.status == 503

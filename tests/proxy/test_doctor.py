@@ -237,6 +237,37 @@ async def test_a_running_gateway():
     assert found == {"details_unknown": Severity.HINT, "times_unknown": Severity.HINT, "worker_down": Severity.WARNING}
 
 
+async def test_workers_that_a_running_gateway_has_found():
+    """They are looked at like those of a list, without a key; those on their way out are left alone."""
+    keys: list[str | None] = []
+    vllm = a_vllm("m")
+
+    @web.middleware
+    async def note(request: web.Request, handler):
+        keys.append(request.headers.get("Authorization"))
+        return await handler(request)
+
+    vllm.middlewares.append(note)
+    async with served(vllm) as url:
+        workers = [
+            {"worker": "pod-a", "url": url, "is_up": True, "is_draining": False},
+            {"worker": "pod-b", "url": f"http://127.0.0.1:{unused_port()}", "is_up": None, "is_draining": True},
+        ]
+        state = {"version": "1", "serving_processes": 1, "pools": [{"model": "m", "pool": "default", "workers": workers}]}
+        async with served(a_gateway(state)) as one, served(a_gateway(state)) as two, served(a_gateway(state)) as three:
+            listen = [address.removeprefix("http://") for address in (one, two, three)]
+            text = a_config(listen=listen, more=f"worker_key: {KEY}").replace("workers: []", "workers: {dns: h, port: 1}")
+            seen = await observe(parse_config(text, {}, "test"), patience=PATIENT)
+    assert [worker.target.worker for worker in seen.workers] == ["pod-a"]
+    assert keys
+    assert set(keys) == {None}
+    assert "workers_not_known" not in {found.code for found in find(seen)}
+
+    text = a_config().replace("workers: []", "workers: {dns: no-such-host.invalid, port: 8000}")
+    found = await codes(text)
+    assert found == {"gateway_not_running": Severity.HINT, "workers_not_known": Severity.HINT}
+
+
 async def run(path, *, as_json: bool, environ=None):
     output = io.StringIO()
     console = Console(file=output)

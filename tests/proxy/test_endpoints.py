@@ -9,7 +9,7 @@ import pytest
 from proxy.endpoints import PROBES, Endpoints, may_use
 from proxy.errors import ClientFault, ProxyError
 from routing.topology import Key
-from telemetry.catalog import LABELS
+from telemetry.labels import LABELS
 from tests.routing.topologies import a_model, a_pool, a_topology
 
 TOPOLOGY = a_topology(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -201,10 +201,10 @@ def test_heads_are_read_in_one_pass(head):
     body = (b"--xyz\r\n" + head.encode()[:4080] + b"\r\n\r\nv\r\n") * 98 + END
     best = 1.0
     for _ in range(3):
-        begun = perf_counter()
+        begun = process_time()
         with pytest.raises(ClientFault):
             read_form(body, b"xyz")
-        best = min(best, perf_counter() - begun)
+        best = min(best, process_time() - begun)
 
     assert best < 0.01
 
@@ -214,8 +214,8 @@ def test_a_large_upload_is_read_fast():
     body = part("file", b"\r\n-" * 8_000_000) + part("model", b"q") + END
     best = 1.0
     for _ in range(3):
-        begun = perf_counter()
+        begun = process_time()
         assert set(read_form(body, b"xyz")) == {"file", "model"}
-        best = min(best, perf_counter() - begun)
+        best = min(best, process_time() - begun)
 
     assert best < 0.2

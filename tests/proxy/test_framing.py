@@ -326,3 +326,22 @@ def test_cuts_do_not_change_the_payload(chunks, cuts, behind):
     payload, decoder = decode(*(data[low:high] for low, high in pairwise(at)))
 
     assert (payload, decoder.ended, decoder.rest) == (b"".join(chunks), True, behind)
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("Retry-After: 7", 7),
+        ("retry-after:0", 0),
+        ("Retry-After: Wed, 21 Oct 2026 07:28:00 GMT", None),
+        ("Retry-After: -1", None),
+        ("Retry-After: 1.5", None),
+        ("X-Retry-After: 7", None),
+        ("Retry-After: 12345678", None),
+    ],
+)
+def test_when_a_worker_wants_to_be_asked_again(line, seconds):
+    """Whole seconds are understood; a date, or what is no number, is as good as nothing."""
+    head = parse_answer_head(f"HTTP/1.1 503 Service Unavailable\r\n{line}\r\ncontent-length: 0\r\n\r\n".encode())
+
+    assert head.retry_after_seconds == seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from functools import partial
-from time import perf_counter, process_time
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -427,11 +427,11 @@ def test_no_body_holds_the_loop(name):
     body = start + repeated * times + end
     best = 9.0
     for _ in range(3):
-        begun = perf_counter()
+        begun = process_time()
         with suppress(ClientFault):
             parse_request(body)
         rename_model(body, "alias", "new")
-        best = min(best, perf_counter() - begun)
+        best = min(best, process_time() - begun)
 
     assert best < 0.4
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from proxy.load import WorkerLoads
 from proxy.rundir import CONTROL_CELLS, serving_cells
+from routing.demand import Demand
+from routing.estimate import TokenEstimate
+from routing.policy import PoolReason
 from routing.topology import Topology
 from telemetry.catalog import Writer
 from telemetry.cells import create_cells
@@ -69,7 +73,7 @@ def test_a_request_adds_to_its_worker_until_it_ends(process):
 
     assert (one.figure("w-1", IN_FLIGHT), one.figure("w-1", TOKENS), one.seen()) == (0, 0, [0, 0])
     assert one.figure("w-1", slot("ridgeline_attempts_total", result="answered")) == 1
-    routed = slot("ridgeline_routes_total", policy="least-load", reason="least_load")
+    routed = slot("ridgeline_routes_total", policy="prefix-affinity", reason="least_load")
     assert one.values[Layout.of(TWO).pool_base(0) + routed] == 1
 
 
@@ -212,3 +216,62 @@ def test_verdicts_are_looked_up_anew_in_another_topology(process, tmp_path):
     one.adopt(less)
 
     assert list(one.loads.snapshot().is_up) == [0.0]
+
+
+def test_requests_of_ranks_leave_nothing_behind(process):
+    """Each rank's load rises and falls with its requests, also when a reload has left fewer ranks meanwhile."""
+    one = process()
+    block = one.loads.begin(a_decision(TWO, "w-0"), 50)
+    demand = Demand(TokenEstimate(40, 40, 40), max_tokens=10)
+
+    ranks = [block.enter_rank(3, demand, 50) for _ in range(3)]
+    assert (sorted(ranks), block.rank_tokens) == ([0, 1, 2], [50, 50, 50])
+    assert block.enter_rank(2, demand, 50) in (0, 1)
+    for rank in (*ranks, next(rank for rank, tokens in enumerate(block.rank_tokens) if tokens == 100)):
+        block.leave_rank(rank, 50)
+    assert block.rank_tokens == [0, 0, 0]
+
+
+def test_requests_of_another_pool_are_counted_as_such(process):
+    """Of where and how a request was sent, that it came from another pool is counted, not how the worker was chosen there."""
+    one = process()
+    decision = msgspec.structs.replace(a_decision(TWO, "w-0"), pool_reason=PoolReason.OVERFLOW)
+    one.loads.begin(decision, 1)
+
+    base = Layout.of(TWO).pool_base(0)
+    assert one.values[base + slot("ridgeline_routes_total", policy="prefix-affinity", reason="overflow")] == 1
+    assert one.values[base + slot("ridgeline_routes_total", policy="prefix-affinity", reason="least_load")] == 0
+
+
+def test_what_one_process_leaves_out_the_others_do_too(process):
+    """A worker that one process could not reach gets no new requests of any; its peers learn it at the next look."""
+    one, other = process(0), process(1)
+    one.loads.look_around()
+    one.loads.health.failed("w-0", "connect_failed", 0.0)
+    one.loads.look_at_health(0.0)
+    other.loads.look_at_health(0.0)
+
+    assert set(one.loads.snapshot().avoided) == set(other.loads.snapshot().avoided) == {0}
+    assert one.figure("w-0", slot("ridgeline_worker_ejected")) == 1
+    assert other.figure("w-0", slot("ridgeline_worker_ejected")) == 0
+
+    one.loads.look_at_health(5.0)
+    one.loads.health.begins("w-0")
+    one.loads.health.has_begun("w-0", 5.1)
+    one.loads.look_at_health(5.5)
+    other.loads.look_at_health(5.5)
+
+    assert not other.loads.snapshot().avoided
+    assert one.figure("w-0", slot("ridgeline_worker_ejected")) == 0
+
+
+def test_what_is_left_out_stays_so_in_another_topology(process):
+    """Workers keep what is known of them, whatever their place."""
+    one = process()
+    one.loads.health.failed("w-1", "connect_failed", 0.0)
+
+    one.adopt(a_topology({"default": ["w-1", "w-2", "w-3"]}))
+
+    assert set(one.loads.snapshot().avoided) == {0}
+    one.loads.look_at_health(1.0)
+    assert one.figure("w-1", slot("ridgeline_worker_ejected")) == 1

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from math import isnan
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -355,3 +356,39 @@ async def test_a_worker_that_is_another_process_than_before_has_been_restarted(c
             await probed.probe.turn()
             assert probed["worker_restarts_total"] == restarts
     assert [record.getMessage() for record in caplog.records] == ["worker w-0 has been restarted"]
+
+
+def a_cache_line(engine: int, **labels: object) -> bytes:
+    """The settings of one engine's cache, as the page has them."""
+    text = ",".join(f'{name}="{value}"' for name, value in {"engine": engine, **labels}.items())
+    return b"vllm:cache_config_info{" + text.encode() + b"} 1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "tokens"),
+    [
+        (a_cache_line(0, block_size=16, num_gpu_blocks=1000), 16_000.0),
+        (a_cache_line(0, block_size=16, num_gpu_blocks=1000) + a_cache_line(1, block_size=16, num_gpu_blocks=500), 24_000.0),
+        (a_cache_line(0, block_size=16, kv_cache_size_tokens=20_000, num_gpu_blocks=1000), 20_000.0),
+        (a_cache_line(0, block_size=16, user_specified_block_size=8, num_gpu_blocks="None"), None),
+        (a_cache_line(0, block_size=16, num_gpu_blocks=1000) + a_cache_line(1, block_size=16), None),
+        (a_cache_line(0, block_size=16, num_gpu_blocks=0), None),
+        (b"# TYPE vllm:cache_config_info gauge\n", None),
+    ],
+)
+def test_the_size_of_the_cache_is_read(lines: bytes, tokens: float | None) -> None:
+    """Tokens over all engines, as the page says itself or as blocks of so many; unknown where one engine does not tell."""
+    figures = scan_page(PAGE + lines)
+
+    assert figures is not None
+    assert figures.kv_tokens == tokens
+
+
+def test_the_size_of_the_cache_of_a_real_page() -> None:
+    """A captured page of vLLM 0.32 has 2,097,152 tokens in 16,384 blocks of 128."""
+    page = (Path(__file__).parents[1] / "data/metrics/vllm-0.32.0.txt").read_bytes()
+
+    figures = scan_page(page if page.endswith(b"\n") else page + b"\n")
+
+    assert figures is not None
+    assert figures.kv_tokens == 2_097_152.0

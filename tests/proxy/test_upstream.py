@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
@@ -95,3 +96,42 @@ async def test_after_the_worker_was_removed_nothing_is_kept(connections):
     connection.release()
 
     assert wire.is_aborted
+
+
+class Loop:
+    """Cannot connect, for a reason."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.create_task = asyncio.get_running_loop().create_task
+
+    async def create_connection(self, *_: object) -> None:
+        raise OSError(self.number, "no")
+
+
+class Waiting:
+    """An exchange that waits for a connection."""
+
+    result: str | None = None
+
+    def connect_failed(self, result: str) -> None:
+        self.result = result
+
+
+@pytest.mark.parametrize(
+    ("number", "result"),
+    [
+        (errno.ECONNREFUSED, "connect_failed"),
+        (errno.EHOSTUNREACH, "connect_failed"),
+        (errno.EMFILE, "abandoned"),
+        (errno.ENOBUFS, "abandoned"),
+        (errno.EADDRNOTAVAIL, "abandoned"),
+    ],
+)
+async def test_a_shortage_of_our_own_is_not_the_workers(number, result):
+    """Without descriptors, memory or ports no connection can be made to anyone: that is held against nobody."""
+    waiting = Waiting()
+
+    await WorkerConnections(a_worker(0), Loop(number)).connect(waiting)
+
+    assert waiting.result == result

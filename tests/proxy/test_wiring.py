@@ -69,7 +69,7 @@ def test_pool_settings_override_overall_ones():
     short, long, anything, _ = a_topology().pools
     assert (short.worker_key, long.worker_key) == ("all", "own")
     assert (short.asks_usage, long.asks_usage) == (True, False)
-    assert (short.policy, long.policy) == ("least-load", "round-robin")
+    assert (short.policy, long.policy) == ("prefix-affinity", "round-robin")
     assert Limits(connect_seconds=3, total_seconds=9) == anything.limits
     assert Limits(connect_seconds=3) == short.limits
 

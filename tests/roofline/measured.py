@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from roofline.bound import bound
 from roofline.deployment import Deployment, Parallelism
@@ -18,8 +15,9 @@ from roofline.models.known import find_shape
 from roofline.precision import BF16
 from roofline.quantization import WeightScheme, named_scheme
 from roofline.work import Span, Work
+from tests.facts import facts_in
 
-FACTS = yaml.safe_load((Path(__file__).parents[1] / "data/facts/measured.yaml").read_text())
+FACTS = facts_in("measured.yaml")
 POINTS: dict[str, dict[str, Any]] = {point["id"]: point for point in FACTS["points"]}
 # PaLM 540B, from the dimensions that its paper states; its head is tied, and attention and feed-forward run side by side.
 PALM_540B = {

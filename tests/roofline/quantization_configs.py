@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from roofline.precision import Precision, Width
 
@@ -20,11 +17,6 @@ ROUTER = "model.layers.3.mlp.gate"
 HEAD = "lm_head"
 EMBEDDING = "model.embed_tokens"
 Config = dict[str, Any]
-
-
-def facts(name: str) -> Any:
-    path = Path(__file__).parents[1] / "data" / "facts" / name
-    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 INT4_G128 = Width(name="int4-g128", bytes_each=0.5 + 2 / 128, math=Precision.BF16)

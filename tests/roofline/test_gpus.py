@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from roofline.gpu import Certainty, Gpu
 from roofline.gpu_names import find_gpu
 from roofline.gpus import GPUS
 from roofline.precision import Precision
+from tests.facts import facts_in
 
-FACTS = Path(__file__).parents[1] / "data" / "facts"
 MAKERS = ("nvidia_", "amd_", "intel_", "google_", "huawei_", "apple_")
 
 # Names that several parts share; every other name must resolve without further evidence.
@@ -26,17 +24,16 @@ ADDED = {"mi250x-gcd", "rtx-4090-d", "tpu-v4"}
 
 
 @cache
-def facts() -> dict[str, dict[str, Any]]:
-    listed = yaml.safe_load((FACTS / "gpus.yaml").read_text(encoding="utf-8"))["gpus"]
-    return {gpu["id"]: gpu for gpu in listed}
+def listed() -> dict[str, dict[str, Any]]:
+    return {gpu["id"]: gpu for gpu in facts_in("gpus.yaml")["gpus"]}
 
 
 @cache
 def measured_gpus() -> set[str]:
-    return {point["gpu"] for point in yaml.safe_load((FACTS / "measured.yaml").read_text(encoding="utf-8"))["points"]}
+    return {point["gpu"] for point in facts_in("measured.yaml")["points"]}
 
 
-FACT_IDS = sorted(facts())
+FACT_IDS = sorted(listed())
 
 
 def our_id(fact_id: str) -> str:
@@ -55,7 +52,7 @@ def scaled(figure: float | None, unit: float) -> Any:
 @pytest.mark.parametrize("fact_id", FACT_IDS)
 def test_every_figure_equals_the_facts(fact_id: str) -> None:
     """Peaks, memory, bandwidth and links (one direction of the printed two) of a row are those of the facts."""
-    fact, gpu = facts()[fact_id], GPUS[our_id(fact_id)]
+    fact, gpu = listed()[fact_id], GPUS[our_id(fact_id)]
 
     assert gpu.dense_flop_per_second == pytest.approx(tera(fact["dense_tflops"]), rel=1e-12)
     assert gpu.sparse_flop_per_second == pytest.approx(tera(fact.get("sparse_marketing_tflops")), rel=1e-12)
@@ -80,7 +77,7 @@ def test_every_spelling_of_a_fact_resolves(fact_id: str) -> None:
     assert find_gpu(row.id.upper()) is row
 
 
-@pytest.mark.parametrize(("fact_id", "name"), [(fact_id, name) for fact_id in FACT_IDS for name in facts()[fact_id]["names"]])
+@pytest.mark.parametrize(("fact_id", "name"), [(fact_id, name) for fact_id in FACT_IDS for name in listed()[fact_id]["names"]])
 def test_every_driver_name_resolves(fact_id: str, name: str) -> None:
     """The driver's string and its Kubernetes label find the row, with memory and bandwidth where a name is shared."""
     row = GPUS[OWN_ROW.get(name, our_id(fact_id))]

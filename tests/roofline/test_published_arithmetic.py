@@ -7,11 +7,9 @@ product, for a model and a GPU of the sizes that the check states.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from roofline.bound import bound
 from roofline.capacity.bisection import crossing
@@ -34,12 +32,10 @@ from roofline.quantization import named_scheme
 from roofline.quantization.widths import integer
 from roofline.shape import Attention, ModelShape, WeightKind
 from roofline.work import Span, work
+from tests.facts import facts_in
 from tests.roofline.shapes import a_gpu, a_shape
 
-CHECKS: dict[str, dict[str, Any]] = {
-    check["id"]: check
-    for check in yaml.safe_load((Path(__file__).parents[1] / "data/facts/published-arithmetic.yaml").read_text())["checks"]
-}
+CHECKS: dict[str, dict[str, Any]] = {check["id"]: check for check in facts_in("published-arithmetic.yaml")["checks"]}
 Inputs = dict[str, Any]
 SCORES = "attention scores"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from tests.facts import facts_in
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/theory.md"
@@ -17,7 +18,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#{2,3} (.+)$", re.MULTILINE)
 NAMED = re.compile(r'docs/theory\.md,?\s+"([^"]+)"')  # as docstrings refer to a section
 LINK = re.compile(r"\]\(([^)]+)\)")
-SUMMARY: dict[str, Any] = yaml.safe_load((ROOT / "tests/data/facts/measured.yaml").read_text())["bulk_summary"]
+SUMMARY: dict[str, Any] = facts_in("measured.yaml")["bulk_summary"]
 FITTED: dict[str, Any] = SUMMARY["affine_model"]
 
 

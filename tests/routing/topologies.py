@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from routing.topology import Key, Model, Pool, Topology, Worker
 
@@ -19,8 +20,10 @@ def a_worker(index: int) -> Worker:
     )
 
 
-def a_pool(*workers: int, name: str = "default", upto: int | None = None, policy: str = "least-load") -> Pool:
-    return Pool(index=0, model="m", name=name, workers=tuple(map(a_worker, workers)), policy=policy, max_total_tokens=upto)
+def a_pool(*workers: int, name: str = "default", upto: int | None = None, policy: str = "least-load", **others: Any) -> Pool:
+    return Pool(
+        index=0, model="m", name=name, workers=tuple(map(a_worker, workers)), policy=policy, max_total_tokens=upto, **others
+    )
 
 
 def a_model(*pools: Pool, name: str = "m", aliases: tuple[str, ...] = ()) -> Model:

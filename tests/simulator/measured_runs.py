@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
-from roofline.deployment import Deployment
+from roofline.expected import DEFAULT_LOSSES
 from simulator.arrivals import Arrival, AtOnce, Closed, Pace, paced
 from simulator.draws import Draws
 from simulator.engine import Engine, EngineSettings
@@ -40,20 +40,21 @@ class Compared:
         return None if self.ttft_measured is None else self.ttft / self.ttft_measured - 1
 
 
-def compared(name: str) -> Compared:
+def compared(name: str, request_overhead_seconds: float = 0.0) -> Compared:
     """Simulate what was measured."""
     at = setting(name)
+    timer = RooflineTimer(at.deployment, replace(DEFAULT_LOSSES["vllm"], request_overhead_seconds=request_overhead_seconds))
     measured, concurrency = at.point["measured"] / 1e3, at.batch
     if "osl" not in at.point:
         prompt, output = NIGHTLY
-        served = _run(at.deployment, [(prompt, output)] * concurrency, AtOnce())
+        served = _run(timer, [(prompt, output)] * concurrency, AtOnce())
         return Compared(name, concurrency, measured, fmean(one.e2e_seconds or 0.0 for one in served) / output, None, 0.0)
     draws = Draws(0, name)
     lengths = [
         (round(at.point["isl"] * draws.uniform(0.8, 1.0)), round(at.point["osl"] * draws.uniform(0.8, 1.0)))
         for _ in range(concurrency * ROUNDS)
     ]
-    served = _run(at.deployment, lengths, Closed(users=concurrency, pause_seconds=0.0, ramp_seconds=0.0))
+    served = _run(timer, lengths, Closed(users=concurrency, pause_seconds=0.0, ramp_seconds=0.0))
     return Compared(
         name,
         concurrency,
@@ -64,15 +65,13 @@ def compared(name: str) -> Compared:
     )
 
 
-def _run(deployment: Deployment, lengths: list[tuple[int, int]], pace: Pace) -> list[Served]:
+def _run(timer: RooflineTimer, lengths: list[tuple[int, int]], pace: Pace) -> list[Served]:
     requests = [
         Arrival(at_seconds=0.0, prompt=Prompt(tokens=prompt, blocks=BlockRuns(()), digest=b""), output_tokens=output)
         for prompt, output in lengths
     ]
     arrivals = paced(([one] for one in requests), pace, Draws(0))
     engine = Engine(
-        EngineSettings(
-            timer=RooflineTimer(deployment), kv_tokens=kv_cache_tokens(deployment), max_num_seqs=1024, step_tokens=8192
-        )
+        EngineSettings(timer=timer, kv_tokens=kv_cache_tokens(timer.deployment), max_num_seqs=1024, step_tokens=8192)
     )
     return simulate([engine], arrivals, lambda _arrival, _fleet: 0)

@@ -44,6 +44,23 @@ async def test_the_overhead_of_a_request_comes_before_the_queue():
     assert [rank.totals.steps for rank in driver.engine.ranks] == [1, 0]
 
 
+async def test_ranks_with_shared_experts_step_together():
+    """A short prompt has its token when the long one beside it on another rank has its own, not before."""
+    engine = Engine(EngineSettings(**{**GPU, "ranks": 2, "steps_together": True}))
+    driver = Driver(engine, clock=asyncio.get_running_loop().time, speed=10.0)
+    ended = asyncio.Event()
+    short = driver.submit(a_prompt(10), 1, "stop", lambda _: None)
+    long = driver.submit(a_prompt(2000, "b"), 1, "stop", lambda _: ended.set())
+    running = asyncio.create_task(driver.run())
+    async with asyncio.timeout(5):
+        await ended.wait()
+    running.cancel()
+
+    assert (short.rank, long.rank) == (0, 1)
+    assert short.first_token_at == long.first_token_at
+    assert short.first_token_at - short.arrived_at >= 0.02
+
+
 async def test_what_could_never_run_is_refused_before_the_overhead():
     """The one who asks learns it at once."""
     with pytest.raises(ValueError, match="do not fit the KV cache"):

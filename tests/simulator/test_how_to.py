@@ -34,7 +34,7 @@ def test_options_are_those_of_the_command():
     assert named <= known | {"--help"}
 
 
-def test_every_fault_is_shown():
+def test_every_fault_is_exposed():
     """Whoever reads the page knows all faults and all ends, and nothing else is called one."""
     assert all(f'"{field.name}"' in PAGE for field in fields(Faults))
     assert all(f"`{end}`" in PAGE for end in End)

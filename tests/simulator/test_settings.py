@@ -48,6 +48,16 @@ def test_the_engine_is_as_it_was_asked_for():
     assert settings().launch().engine.settings.speculation is None
 
 
+@pytest.mark.parametrize(
+    ("shape", "ranks", "together"), [("qwen3-30b-a3b", 2, True), ("qwen3-30b-a3b", 1, False), ("llama-3.1-8b", 2, False)]
+)
+def test_ranks_of_a_mixture_of_experts_step_together(shape: str, ranks: int, together: bool):
+    """Only where several ranks share experts."""
+    engine = settings(shape=shape, gpu="h200-sxm", data_parallel_size=ranks).launch().engine
+
+    assert engine.settings.steps_together is together
+
+
 def test_steps_may_be_timed_by_something_else():
     """With a timer and a size of the KV cache model and GPU need not mean anything; a size alone replaces the GPU's."""
     timer = ConstantTimer(step_seconds=1.0, prefill_seconds_per_token=0.0, context_seconds_per_token=0.0)

@@ -54,6 +54,29 @@ def test_who_comes_during_a_step_waits_for_its_end():
     assert one.tpot_seconds > 0.015
 
 
+@pytest.mark.parametrize(("steps_together", "waits"), [(True, 0.019), (False, 0.0)])
+def test_an_idle_rank_steps_along(steps_together: bool, waits: float):
+    """A rank with nothing to do begins with its first request only when the step of the others is over."""
+    engine = an_engine(ranks=2, steps_together=steps_together)
+    one, other = simulate([engine], [an_arrival(0.0), an_arrival(0.001, text="b")], first)
+
+    assert (one.rank, other.rank) == (0, 1)
+    assert other.ttft_seconds == pytest.approx(waits + 0.010 + 100 * 0.0001)
+
+
+@pytest.mark.parametrize("steps_together", [True, False])
+def test_a_busy_rank_slows_all(steps_together: bool):
+    """While one rank prefills, each step of the others takes as long; alone each takes its own time."""
+    engine = an_engine(ranks=2, steps_together=steps_together)
+    small, large = simulate([engine], [an_arrival(0.0, tokens=100, output=3), an_arrival(0.0, tokens=2000, text="b")], first)
+
+    alone = 0.010 + 100 * 0.0001
+    assert (small.rank, large.rank) == (0, 1)
+    assert large.ttft_seconds == 0.010 + 2000 * 0.0001
+    assert small.ttft_seconds == (large.ttft_seconds if steps_together else alone)
+    assert small.tpot_seconds == pytest.approx(0.010 + (2000.5 if steps_together else 100.5) * 0.000001)
+
+
 def test_who_comes_at_the_same_instant_shares_the_first_step():
     """Arrivals of one instant at an idle engine are prefilled together."""
     served = simulate([an_engine()], [an_arrival(0.0), an_arrival(0.0, text="b")], first)
@@ -200,6 +223,7 @@ WINDOWED = WindowedTimer(step_seconds=0.01, prefill_seconds_per_token=1e-5, cont
             "timer": st.sampled_from([WINDOWED, TIMER]),
             "kv_tokens": st.sampled_from([30_000, 120_000]),
             "ranks": st.integers(1, 2),
+            "steps_together": st.booleans(),
             "max_num_seqs": st.sampled_from([4, 64]),
             "queue_policy": st.sampled_from(QueuePolicy),
             "noise": st.sampled_from([Noise(), Noise(sigma=0.1, stall_ratio=0.01, stall_seconds=0.5)]),

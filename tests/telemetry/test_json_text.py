@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_a_number_that_is_none_does_not_hide_the_text_beside_it():
 @pytest.mark.parametrize("tail", [b'"' + rb"\"" * 300_000, b'"' + b"\\" * 299_999, b'""' * 200_000, b"-" * 500_000])
 def test_a_hostile_document_takes_no_longer(tail):
     """Strings that never end, escapes without end: the time grows with the length and no faster."""
-    began = perf_counter()
+    began = process_time()
     readable_json(b'{"a":NaN,' + tail)
 
-    assert perf_counter() - began < 1.0
+    assert process_time() - began < 1.0

@@ -43,7 +43,10 @@ def test_line_has_the_time_first_and_every_field() -> None:
 
     line = json.loads(json_object(record))
 
-    assert list(line) == ["time", *(name for name in RequestRecord.__struct_fields__ if name not in ("trace", "prompt"))]
+    assert list(line) == [
+        "time",
+        *(name for name in RequestRecord.__struct_fields__ if name not in ("trace", "prompt", "affinity", "beginning")),
+    ]
     assert line["time"] == "2023-11-14T22:13:20.123Z"
     assert (line["outcome"], line["no_token"], line["finish_reasons"]) == ("ok", "cut", ["stop", "length"])
     assert line["ttft_seconds"] == 0.25

@@ -146,16 +146,24 @@ def test_digest_knows_the_catalogue(replacement):
 
 
 def test_gauge_cells_are_those_of_the_writer(a_topology):
-    """A serving process resets its in-flight gauges and its lag, nothing that it counts and nothing of control's."""
+    """A serving process resets its own gauges, nothing that it counts and nothing of control's."""
     topology = a_topology()
     layout = Layout.of(topology)
 
     assert [cell for cell, _ in gauge_starts(layout, Writer.SERVING)] == [
+        *(layout.pool_base(index) + offset("ridgeline_queued_requests") for index in range(len(topology.pools))),
         *(layout.worker_base(index) + offset("ridgeline_in_flight_requests") for index in range(len(topology.workers))),
         *(layout.worker_base(index) + offset("ridgeline_in_flight_tokens") for index in range(len(topology.workers))),
+        *(layout.worker_base(index) + offset("ridgeline_worker_ejected") for index in range(len(topology.workers))),
+        *(layout.worker_base(index) + offset("ridgeline_worker_condition") for index in range(len(topology.workers))),
+        *(
+            layout.worker_base(index) + offset(f"ridgeline_ledger_{name}")
+            for name in ("prompt_tokens", "pending_prompt_tokens", "until_seconds")
+            for index in range(len(topology.workers))
+        ),
         offset("ridgeline_loop_lag_seconds"),
     ]
-    assert len(list(gauge_starts(layout, Writer.CONTROL))) == 4 * len(topology.workers) + 1
+    assert len(list(gauge_starts(layout, Writer.CONTROL))) == 6 * len(topology.workers) + len(topology.pools) + 1
 
 
 def test_control_gauges_start_unknown(a_topology):

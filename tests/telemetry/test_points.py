@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from telemetry.catalog import CATALOG, Kind
+from telemetry.catalog import EXPOSED, Kind
 from telemetry.exposition import Writer, bound_text
 from telemetry.layout import Layout, offset
 from telemetry.points import Snapshot, readings
@@ -63,4 +63,4 @@ def test_every_family_is_read(a_topology: Any) -> None:
     """All families come, in the order of the catalogue."""
     found = [reading.family for reading in readings(Snapshot(a_topology(), (), None, "1"))]
 
-    assert found == list(CATALOG)
+    assert found == list(EXPOSED)

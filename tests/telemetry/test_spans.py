@@ -154,8 +154,9 @@ def test_estimates_are_not_usage() -> None:
     [
         (Outcome.OK, "answered", 200, None, None),
         (Outcome.CLIENT_ERROR, "answered", 400, None, "400"),
-        (Outcome.WORKER_BUSY, "answered", 429, "worker_busy", "429"),
-        (Outcome.WORKER_ERROR, "answered", 500, "worker_error", "500"),
+        (Outcome.WORKER_BUSY, "busy", 429, "worker_busy", "429"),
+        (Outcome.WORKER_ERROR, "failed", 500, "worker_error", "500"),
+        (Outcome.WORKER_ERROR, "failed", 200, "worker_error", "failed"),
         (Outcome.WORKER_ERROR, "answered", 200, "worker_error", "worker_error"),
         (Outcome.WORKER_ERROR, "broken", None, "worker_error", "broken"),
         (Outcome.TRUNCATED, "answered", 200, "truncated", "truncated"),

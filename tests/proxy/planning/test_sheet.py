@@ -88,7 +88,7 @@ def test_warnings_are_at_the_top_and_explained_at_the_end():
     assert "none" in llama("--concurrency", 32, "--target", "batch").out.split("9 Warnings")[1]
 
 
-def test_what_does_not_fit_is_shown_as_far_as_it_goes():
+def test_what_does_not_fit_is_exposed_as_far_as_it_goes():
     """Times are marked as what-if, and there is no capacity."""
     text = run("--model", "llama-3.1-70b", "--gpu", "h100-sxm").out
     assert "4 Decode: a token after the first (if it fitted)" in text

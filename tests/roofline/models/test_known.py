@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from roofline.kv_cache import kv_bytes_per_token
 from roofline.models.config import shape_from_config
 from roofline.models.known import ROWS, UnknownModel, find_model, find_shape
 from roofline.quantization import named_scheme
 from roofline.shape import ModelShape, WeightKind
+from tests.facts import facts_in
 
-FACTS = yaml.safe_load((Path(__file__).parents[2] / "data/facts/models.yaml").read_text())
+FACTS = facts_in("models.yaml")
 MODELS: dict[str, dict[str, Any]] = {model["id"]: model for model in FACTS["models"]}
 # The figures of active parameters leave out the indexer that the total has; every token passes it (note in the facts).
 GLM_5_INDEXER = 731_008_512

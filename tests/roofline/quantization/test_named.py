@@ -6,6 +6,7 @@ import pytest
 
 from roofline.precision import BF16, FP8, FP8_BLOCK128, FP16, FP32, INT8, MXFP4, MXFP8, NVFP4, Precision, Width
 from roofline.quantization import named_scheme
+from tests.facts import facts_in
 from tests.roofline.quantization_configs import (
     EMBEDDING,
     EXPERT,
@@ -21,7 +22,6 @@ from tests.roofline.quantization_configs import (
     NVFP4_WEIGHT_ONLY,
     ROUTER,
     Q,
-    facts,
 )
 
 DENSE_PRECISIONS = {"fp8": "fp8", "int8w_allhead8": "int8-weight-only-all", "nvfp4": "nvfp4", "bf16": "bf16", "fp16": "fp16"}
@@ -83,9 +83,9 @@ def test_what_is_only_stored_narrow_is_multiplied_in_the_models_format(name: str
 
 def test_weight_bytes_of_measured_dense_models() -> None:
     """Bytes read per step by name of the precision are those that the published measurements are held against."""
-    models = {model["id"]: model for model in facts("models.yaml")["models"]}
+    models = {model["id"]: model for model in facts_in("models.yaml")["models"]}
     seen = set()
-    for point in facts("measured.yaml")["points"]:
+    for point in facts_in("measured.yaml")["points"]:
         model, theory = models.get(point["model"]), point.get("theory", {})
         if model is None or model.get("moe") or "weight_bytes" not in theory or point["precision"] not in DENSE_PRECISIONS:
             continue

@@ -45,11 +45,11 @@ def test_long_lists_are_searched_quickly() -> None:
     scheme = scheme_from_config(NVIDIA_DEEPSEEK_V3, BF16)
     parts = [Q, O_PROJ, GATE, EXPERT, SHARED, ROUTER] * 2
 
-    begin = time.perf_counter()
+    begin = time.process_time()
     widths = [scheme.width(part.replace(".3.", f".{layer}.")) for layer in range(61) for part in parts]
 
     assert NVFP4 in widths
-    assert time.perf_counter() - begin < 0.5
+    assert time.process_time() - begin < 0.5
 
 
 @pytest.mark.parametrize("text", ["(.*.*)*Z", "(a+)+b", "(x{1,9})*"])

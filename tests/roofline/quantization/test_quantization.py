@@ -8,6 +8,7 @@ import pytest
 
 from roofline.precision import BF16, FP8, FP8_BLOCK128, FP16, INT8, MXFP4, NVFP4, Width
 from roofline.quantization import WeightScheme, scheme_from_config
+from tests.facts import facts_in
 from tests.roofline.quantization_configs import (
     AMD_MXFP4,
     AUTO_ROUND,
@@ -53,7 +54,6 @@ from tests.roofline.quantization_configs import (
     Config,
     Q,
     compressed,
-    facts,
     groups,
     inputs,
     weights,
@@ -267,7 +267,7 @@ def test_configs_in_the_model_facts_are_all_read() -> None:
     """Every quantisation config that the facts quote has a scheme that narrows the experts and leaves the head."""
     configs = [
         model["config"]["quantization_config"]
-        for model in facts("models.yaml")["models"]
+        for model in facts_in("models.yaml")["models"]
         if "quantization_config" in model["config"]
     ]
 

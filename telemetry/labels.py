@@ -1,0 +1,41 @@
+"""The closed sets that labels of metrics take their values from, and the order of their cells."""
+
+from __future__ import annotations
+
+from math import inf
+
+from routing.policy import ELSEWHERE, POLICIES, Reason
+from telemetry.diagnosis import CauseName
+from telemetry.prefix_drift import DriftKind, Lost
+from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, Rejection
+
+LENGTH_CLASSES: dict[str, float] = {"upto_4k": 4096, "upto_32k": 32768, "over_32k": inf}
+"""Prompt tokens of a request, upper bounds inclusive: what is attained depends on them before anything else."""
+
+_TIMED = ("chat", "completions", "responses", "messages", "embeddings")  # each costs a histogram per pool
+
+# A key is a label's name, or `family.label` where a family has a set of its own under that name.
+LABELS: dict[str, tuple[str, ...]] = {
+    "endpoint": (*_TIMED, "rerank", "audio", "tokenize", "response_lookup", "models", "other"),
+    "ridgeline_e2e_seconds.endpoint": _TIMED,
+    "outcome": tuple(value.value for value in Outcome),
+    "phase": tuple(value.value for value in Phase),
+    "ridgeline_rejections_total.reason": tuple(value.value for value in Rejection),
+    "ridgeline_no_token_total.reason": tuple(value.value for value in NoToken),
+    "ridgeline_routes_total.reason": tuple(value.value for value in (*ELSEWHERE, *Reason)),
+    "ridgeline_reloads_total.result": ("ok", "failed"),
+    "ridgeline_discovery_changes_total.source": ("file", "dns", "kubernetes"),
+    "ridgeline_discovery_failures_total.source": ("file", "dns", "kubernetes"),
+    "ridgeline_exact_counts_total.result": tuple(value.value for value in CountResult),
+    "direction": tuple(value.value for value in Misroute),
+    "policy": tuple(POLICIES),
+    "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned", "failed", "busy", "silent"),
+    "kind": ("prompt", "completion", "cached"),
+    "length": tuple(LENGTH_CLASSES),
+    "figure": ("ttft", "tpot", "e2e"),
+    "ridgeline_floor_beaten_total.figure": ("ttft", "tpot"),
+    "ridgeline_worker_attained_ratio.figure": ("ttft", "tpot"),
+    "ridgeline_prefix_drift_total.kind": tuple(value.value for value in DriftKind),
+    "ridgeline_cache_lost_total.reason": tuple(value.value for value in Lost),
+    "cause": tuple(value.value for value in CauseName),
+}

@@ -1,0 +1,380 @@
+"""Workers that are left out, tried again and brought back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import nan
+
+import pytest
+
+from routing.health import BUSY_SECONDS, MOST_BUSY_SECONDS, WINDOW_SECONDS, Condition, FleetHealth
+from routing.topology import HealthRules, Topology
+from tests.routing.topologies import a_model, a_pool, a_topology
+
+RULES = HealthRules(slow_start_seconds=0.0)
+
+
+def a_fleet(workers: int = 4, rules: HealthRules = RULES) -> FleetHealth:
+    return FleetHealth(the_topology(workers, rules))
+
+
+def the_topology(workers: int = 4, rules: HealthRules = RULES) -> Topology:
+    return replace(a_topology(a_model(a_pool(*range(workers)))), health=rules)
+
+
+def look(fleet: FleetHealth, now: float, *, down: tuple[int, ...] = (), foreign: tuple[int, ...] = ()) -> None:
+    fleet.look(now, [0.0 if at in down else 1.0 for at in range(len(fleet.workers))], foreign)
+
+
+def fail(fleet: FleetHealth, times: int = 5, result: str = "failed", now: float = 0.0, name: str = "w-0") -> None:
+    for _ in range(times):
+        fleet.failed(name, result, now)
+
+
+def test_failures_in_a_row_take_a_worker_out() -> None:
+    """One fewer does not; the others stay."""
+    fleet = a_fleet()
+    fail(fleet, 4)
+    assert not fleet.avoided
+
+    fail(fleet, 1)
+
+    assert fleet.avoided == {0}
+    assert fleet.condition(fleet.workers["w-0"]) is Condition.ERRORS
+
+
+def test_a_success_ends_the_row() -> None:
+    """Failures between successes are judged by their share only."""
+    fleet = a_fleet()
+    for _ in range(3):
+        fail(fleet, 4)
+        fleet.succeeded("w-0")
+
+    assert not fleet.avoided
+
+
+def test_a_share_of_failures_takes_a_worker_out() -> None:
+    """Half of twenty requests are enough although every failure is followed by a success."""
+    fleet = a_fleet()
+    for number in range(10):
+        assert not fleet.avoided, number
+        fleet.succeeded("w-0")
+        fail(fleet, 1)
+
+    assert fleet.avoided == {0}
+
+
+def test_failures_of_long_ago_do_not_count() -> None:
+    """The share is that of the present window and the one before."""
+    fleet = a_fleet()
+    for _ in range(9):
+        fleet.succeeded("w-0")
+        fail(fleet, 1)
+    for window in (1, 2, 3):
+        look(fleet, window * WINDOW_SECONDS)
+    for _ in range(9):
+        fleet.succeeded("w-0")
+        fail(fleet, 1, now=3 * WINDOW_SECONDS)
+
+    assert not fleet.avoided
+
+
+def test_a_good_hour_does_not_hide_a_bad_half_minute() -> None:
+    """Thousands of earlier successes are forgotten with their window."""
+    fleet = a_fleet()
+    fleet.workers["w-0"].answered = 100_000
+    look(fleet, WINDOW_SECONDS)
+    look(fleet, 2 * WINDOW_SECONDS)
+    for _ in range(10):
+        fleet.succeeded("w-0")
+        fail(fleet, 1, now=31.0)
+
+    assert fleet.avoided == {0}
+
+
+@pytest.mark.parametrize("result", ["connect_failed", "connect_timeout"])
+def test_a_connection_that_is_not_made_is_enough(result: str) -> None:
+    """Nobody else should find out the same way."""
+    fleet = a_fleet()
+    fail(fleet, 1, result)
+
+    assert fleet.avoided == {0}
+
+
+def test_one_request_decides_when_the_time_is_over() -> None:
+    """Then the worker is open for one request; while that runs, for no other."""
+    fleet = a_fleet()
+    fail(fleet)
+    look(fleet, 4.9)
+    assert fleet.avoided == {0}
+    look(fleet, 5.0)
+    assert (fleet.avoided, fleet.half_open) == (set(), {0})
+
+    fleet.begins("w-0")
+    look(fleet, 6.0)
+    assert (fleet.avoided, fleet.half_open) == ({0}, set())
+    fleet.has_begun("w-0", 6.5)
+    look(fleet, 7.0)
+
+    assert not fleet.avoided
+    assert not (fleet.half_open)
+    assert not fleet.ejected
+    assert fleet.condition(fleet.workers["w-0"]) is Condition.WELL
+
+
+def test_requests_to_others_decide_nothing() -> None:
+    """While one worker is open for a trial, requests go to others as ever."""
+    fleet = a_fleet()
+    fail(fleet)
+    look(fleet, 5.0)
+
+    fleet.begins("w-1")
+
+    assert fleet.half_open == {0}
+
+
+def test_each_failed_trial_doubles_the_time() -> None:
+    """5, 10, 20 s, up to the bound."""
+    fleet = a_fleet(rules=replace(RULES, max_ejection_seconds=30.0))
+    now, waits = 0.0, []
+    fail(fleet)
+    for _ in range(5):
+        began = now
+        while not fleet.half_open:
+            now += 0.5
+            look(fleet, now)
+        waits.append(now - began)
+        fleet.begins("w-0")
+        fleet.failed("w-0", "broken", now)
+
+    assert waits == [5.0, 10.0, 20.0, 30.0, 30.0]
+
+
+def test_a_worker_that_was_well_for_long_begins_anew() -> None:
+    """After a long good time the first ejection is a short one again."""
+    fleet = a_fleet()
+    for began in (0.0, 10.0, 1000.0):
+        fail(fleet, now=began)
+        until = fleet.workers["w-0"].until
+        assert until == began + {0.0: 5.0, 10.0: 10.0, 1000.0: 5.0}[began]
+        look(fleet, until)
+        fleet.begins("w-0")
+        fleet.has_begun("w-0", until)
+
+
+def test_a_trial_that_decides_nothing_is_made_again() -> None:
+    """A client that leaves, or a request that was wrong, leaves the question open."""
+    fleet = a_fleet()
+    fail(fleet)
+    look(fleet, 5.0)
+    fleet.begins("w-0")
+
+    fleet.undecided("w-0")
+    look(fleet, 5.5)
+
+    assert fleet.half_open == {0}
+
+
+def test_an_answer_that_began_before_the_failures_proves_nothing() -> None:
+    """A stream that goes on at a worker whose new requests fail does not bring it back."""
+    fleet = a_fleet()
+    fail(fleet)
+
+    fleet.has_begun("w-0", 1.0)
+
+    assert fleet.avoided == {0}
+
+
+def test_failures_while_it_is_out_change_nothing() -> None:
+    """Requests that were under way fail too: the time does not grow with their number."""
+    fleet = a_fleet()
+    fail(fleet, 50, "connect_failed")
+
+    assert fleet.workers["w-0"].until == 5.0
+
+
+@pytest.mark.parametrize(("workers", "ratio", "expected"), [(1, 0.5, 0), (2, 0.5, 1), (3, 0.5, 1), (10, 0.5, 5), (10, 1.0, 10)])
+def test_so_many_are_left_out_at_most(workers: int, ratio: float, expected: int) -> None:
+    """However many fail: the rest has to carry the load."""
+    fleet = a_fleet(workers, replace(RULES, max_ejected_ratio=ratio))
+    for at in range(workers):
+        fail(fleet, name=f"w-{at}")
+
+    assert len(fleet.avoided) == len(fleet.ejected) == expected
+
+
+def test_pools_are_judged_apart() -> None:
+    """The bound is that of each pool."""
+    topology = replace(a_topology(a_model(a_pool(0, 1, name="a"), a_pool(2, 3, name="b"))), health=RULES)
+    fleet = FleetHealth(topology)
+    for at in range(4):
+        fail(fleet, name=f"w-{at}")
+
+    assert fleet.avoided == {0, 2}
+
+
+def test_being_busy_is_no_failure() -> None:
+    """A busy worker is passed over for as long as it said, or a short time; it is never left out."""
+    fleet = a_fleet()
+    for _ in range(50):
+        fleet.is_busy("w-0", None, 0.0)
+    fleet.is_busy("w-3", 0.0, 0.0)  # it can be asked again at once
+    fleet.is_busy("w-1", 7.0, 0.0)
+    fleet.is_busy("w-2", 1e6, 0.0)
+    assert (fleet.busy, fleet.avoided) == ({0, 1, 2}, set())
+
+    look(fleet, BUSY_SECONDS)
+    assert fleet.busy == {1, 2}
+    look(fleet, 7.0)
+    assert fleet.busy == {2}
+    look(fleet, MOST_BUSY_SECONDS)
+    assert not fleet.busy
+
+
+def test_a_busy_worker_that_answers_is_free_again() -> None:
+    """It takes requests, whatever it said before."""
+    fleet = a_fleet()
+    fleet.is_busy("w-0", 50.0, 0.0)
+
+    fleet.succeeded("w-0")
+    look(fleet, 1.0)
+
+    assert not fleet.busy
+
+
+def test_silence_takes_a_worker_out_and_a_word_brings_it_back() -> None:
+    """A stream that goes on is proof enough, since silence was all there was against it."""
+    fleet = a_fleet()
+    assert fleet.seems_silent("w-0", 40.0)
+    assert fleet.condition(fleet.workers["w-0"]) is Condition.SILENCE
+
+    fleet.has_begun("w-0", 41.0)
+
+    assert not fleet.avoided
+
+
+def test_a_worker_that_answers_others_is_not_silent() -> None:
+    """One request that takes very long says nothing while others are answered."""
+    fleet = a_fleet()
+    fleet.succeeded("w-0")
+    look(fleet, 100.0)
+
+    assert not fleet.seems_silent("w-0", 120.0)
+    look(fleet, 125.0)
+    assert fleet.seems_silent("w-0", 131.0)
+
+
+def test_silence_that_goes_on_after_its_time_is_no_trial() -> None:
+    """While what it has running still waits, the worker is left out again, for longer."""
+    fleet = a_fleet()
+    fleet.seems_silent("w-0", 0.0)
+    look(fleet, 5.0)
+
+    fleet.seems_silent("w-0", 5.0)
+
+    assert (fleet.avoided, fleet.half_open, fleet.workers["w-0"].until) == ({0}, set(), 15.0)
+
+
+def test_a_worker_that_came_back_starts_slowly() -> None:
+    """Its share of the load rises to the whole; before and after there is nothing to look at."""
+    fleet = a_fleet(rules=replace(RULES, slow_start_seconds=20.0))
+    assert fleet.share == ()
+    fail(fleet)
+    look(fleet, 5.0)
+    fleet.begins("w-0")
+    fleet.has_begun("w-0", 5.0)
+
+    shares = []
+    for now in (5.0, 10.0, 20.0, 24.9):
+        look(fleet, now)
+        shares.append(fleet.share[0])
+        assert list(fleet.share[1:]) == [1.0] * 3
+        assert fleet.condition(fleet.workers["w-0"]) is Condition.SLOW_START
+    assert shares == [0.1, 0.25, 0.75, pytest.approx(0.995)]
+    look(fleet, 25.0)
+    assert fleet.share == ()
+
+
+def test_a_worker_that_was_down_starts_slowly() -> None:
+    """When its health checks succeed again it is another process, or one that had stood still; not so at the first check."""
+    fleet = a_fleet(rules=replace(RULES, slow_start_seconds=20.0))
+    fleet.look(0.0, [nan] * 4)
+    look(fleet, 1.0)
+    assert fleet.share == ()
+    look(fleet, 2.0, down=(1,))
+
+    look(fleet, 10.0)
+
+    assert list(fleet.share) == [1.0, 0.1, 1.0, 1.0]
+
+
+def test_a_worker_that_is_up_again_is_tried_at_once() -> None:
+    """What it did before it went down is no reason to wait."""
+    fleet = a_fleet()
+    fail(fleet, 1, "connect_failed")
+    fleet.workers["w-0"].until = 300.0
+    look(fleet, 5.0, down=(0,))
+    assert fleet.avoided == {0}
+
+    look(fleet, 20.0)
+
+    assert fleet.half_open == {0}
+
+
+def test_what_others_leave_out_is_left_out_here() -> None:
+    """As long as they do, and within the same bound."""
+    fleet = a_fleet(4)
+    look(fleet, 0.0, foreign=(0, 1, 2))
+    assert fleet.avoided == {0, 1}
+
+    look(fleet, 1.0)
+
+    assert not fleet.avoided
+
+
+def test_another_topology_keeps_what_is_known() -> None:
+    """Workers are found by name and address, whatever their new index; what has another address is another worker."""
+    fleet = a_fleet(4)
+    fail(fleet)
+    fleet.is_busy("w-2", 50.0, 0.0)
+    old = the_topology(4)
+    pool = a_pool(0, 1, 2)
+    moved = tuple(replace(worker, index=2 - worker.index) for worker in reversed(pool.workers))
+
+    fleet.adopt(replace(a_topology(a_model(replace(pool, workers=moved))), health=old.health))
+
+    assert (fleet.avoided, fleet.busy) == ({2}, {0})
+    look(fleet, 1.0)
+    assert fleet.avoided == {2}
+    elsewhere = tuple(replace(worker, url="http://127.0.0.1:9") for worker in moved)
+    fleet.adopt(replace(a_topology(a_model(replace(pool, workers=elsewhere))), health=old.health))
+    assert not fleet.avoided
+    assert not fleet.busy
+    assert not fleet.ejected
+
+
+def test_a_pool_that_shrinks_takes_back_whom_it_needs() -> None:
+    """With one worker left there is nobody to leave out."""
+    fleet = a_fleet(2)
+    fail(fleet)
+
+    fleet.adopt(the_topology(1))
+    look(fleet, 1.0)
+
+    assert not fleet.avoided
+    assert not fleet.ejected
+
+
+def test_a_worker_that_is_gone_is_no_matter() -> None:
+    """Requests end after their worker has been removed."""
+    fleet = a_fleet(2)
+    fleet.failed("gone", "broken", 0.0)
+    fleet.succeeded("gone")
+    fleet.has_begun("gone", 1.0)
+    fleet.undecided("gone")
+    fleet.is_busy("gone", None, 0.0)
+    fleet.begins("gone")
+
+    assert not fleet.seems_silent("gone", 100.0)
+    assert not fleet.avoided
+    assert not fleet.busy

@@ -1,0 +1,69 @@
+"""Who is at home where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from routing.ring import Ring, needs_ring, rings_of
+from tests.routing.topologies import a_pool, a_worker
+
+_random = Random(4)
+KEYS = [_random.getrandbits(64) for _ in range(20_000)]
+
+
+def homes(*numbers: int) -> list[str]:
+    ring = Ring([a_worker(number) for number in numbers])
+    return [ring.home(key).name for key in KEYS]
+
+
+def test_replicas_agree_without_talking():
+    """A ring is made of names alone: whatever the order and the indices of the workers, each key has the same home."""
+    assert homes(0, 1, 2, 3) == homes(3, 1, 0, 2)
+
+
+def test_shares_are_about_equal():
+    """No worker of 16 is home to a third more or less than its share."""
+    counts = Counter(homes(*range(16)))
+
+    assert len(counts) == 16
+    assert all(0.67 < count * 16 / len(KEYS) < 1.33 for count in counts.values())
+
+
+def test_a_new_worker_moves_only_what_becomes_its_own():
+    """Every key keeps its home or goes to the new worker, and about one in five does."""
+    moved = [(before, after) for before, after in zip(homes(0, 1, 2, 3), homes(0, 1, 2, 3, 4), strict=True) if before != after]
+
+    assert {after for _, after in moved} == {"w-4"}
+    assert 0.13 < len(moved) / len(KEYS) < 0.27
+
+
+def test_a_lost_worker_moves_only_what_was_its_own():
+    """What is at home elsewhere stays, and what is left without a home is spread over all others."""
+    moved = [(before, after) for before, after in zip(homes(0, 1, 2, 3), homes(0, 1, 3), strict=True) if before != after]
+
+    assert {before for before, _ in moved} == {"w-2"}
+    assert {after for _, after in moved} == {"w-0", "w-1", "w-3"}
+
+
+@pytest.mark.parametrize("key", [0, 1, KEYS[0], 2**64 - 1])
+def test_a_walk_meets_everybody_once(key):
+    """It begins at the key's home and names each worker once; who stands in is the home without the first."""
+    workers = [a_worker(number) for number in range(5)]
+    ring = Ring(workers)
+    order = [worker.name for worker in ring.walk(key)]
+
+    assert order[0] == ring.home(key).name
+    assert sorted(order) == [worker.name for worker in workers]
+    assert Ring([worker for worker in workers if worker.name != order[0]]).home(key).name == order[1]
+
+
+def test_only_pools_with_a_choice_and_a_policy_that_looks_have_rings():
+    """A ring costs memory: a pool of one worker and a policy that looks at the load alone have none."""
+    pools = [a_pool(0, 1), a_pool(2, policy="session"), a_pool(3, 4, policy="prefix-affinity")]
+
+    assert [needs_ring(pool) for pool in pools] == [False, False, True]
+    assert rings_of(pools[:2]) == {}
+    assert repr(rings_of(pools)[0]) == "<Ring of 2 workers>"

@@ -1,0 +1,162 @@
+"""What made a request slow: each cause alone is named first and explains what it added; two at once are both named."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from telemetry.diagnosis import CauseName, Diagnosis, Thresholds, WorkerState, diagnose
+from telemetry.judgement import judge
+from telemetry.record import RequestRecord
+from tests.telemetry.judged import YARDSTICK, a_stream, later, tpot, ttft
+
+CALM = WorkerState(waiting_requests=0.0, kv_usage_ratio=0.2, usual_running=0.0, usual_context_tokens=2000.0)
+
+
+def diagnosed(record: RequestRecord, state: WorkerState = CALM) -> tuple[Diagnosis, ...]:
+    return diagnose(record, judge(record, YARDSTICK), YARDSTICK, state)
+
+
+def only(record: RequestRecord, state: WorkerState = CALM) -> Diagnosis:
+    (found,) = diagnosed(record, state)
+    return found
+
+
+def test_a_healthy_request_has_no_diagnosis():
+    """Nor one that is 1.9 times as slow as expected, nor a tiny one that is ten times as slow by a few milliseconds."""
+    assert diagnosed(a_stream()) == ()
+    assert diagnosed(later(a_stream(), 0.9 * ttft(2000))) == ()
+    assert diagnosed(later(a_stream(10), 9 * ttft(10) if ttft(10) * 9 < 0.05 else 0.045)) == ()
+
+
+@pytest.mark.parametrize(
+    ("record", "state", "cause"),
+    [
+        (a_stream(ttft_seconds=ttft(2000) + 2.0, queue_seconds=2.0), CALM, CauseName.GATEWAY_QUEUE),
+        (a_stream(ttft_seconds=ttft(2000) + 1.0, connect_seconds=1.0), CALM, CauseName.CONNECT),
+        (a_stream(ttft_seconds=ttft(2000) + 0.5, overhead_seconds=0.5), CALM, CauseName.LOOP_LAG),
+        (later(a_stream(worker_queue_seconds=1.5), 1.5), CALM, CauseName.ENGINE_QUEUE),
+        (later(a_stream(), 1.5), WorkerState(waiting_requests=7.0, kv_usage_ratio=0.5), CauseName.ENGINE_QUEUE),
+        (later(a_stream(), 1.5), WorkerState(waiting_requests=7.0, kv_usage_ratio=0.99), CauseName.KV_PRESSURE),
+        (later(a_stream(ahead_tokens=40_000), ttft(8000) * 5), CALM, CauseName.OTHERS_PREFILL),
+        (later(a_stream(), 2 * ttft(2000)), WorkerState(own_ratio=3.0), CauseName.SLOWER_THAN_ITSELF),
+        (later(a_stream(), 2 * ttft(2000)), WorkerState(peers_ratio=3.0), CauseName.SLOWER_THAN_PEERS),
+        (later(a_stream(), 2 * ttft(2000)), WorkerState(own_ratio=3.0, peers_ratio=3.0), CauseName.SLOWER_THAN_ITSELF),
+        (a_stream(8000, cached=0, expected_cached_tokens=7500), CALM, CauseName.MISSED_PREFIX),
+        (later(a_stream(), 2.0), CALM, CauseName.UNEXPLAINED),
+    ],
+)
+def test_one_cause_of_a_late_first_token(record, state, cause):
+    """It is the first, and explains at least four fifths of what was too much."""
+    found = only(record, state)
+
+    assert found.figure == "ttft"
+    assert found.causes[0].name == cause
+    assert found.causes[0].seconds >= 0.8 * found.excess_seconds
+    assert sum(one.seconds for one in found.causes) == pytest.approx(found.excess_seconds)
+
+
+def slow_tokens(prompt: int = 2000, **other: object) -> RequestRecord:
+    return msgspec.structs.replace(a_stream(prompt), **other)
+
+
+@pytest.mark.parametrize(
+    ("record", "state", "cause"),
+    [
+        (
+            slow_tokens(
+                tpot_seconds=tpot(2000, 101, 200, 6050), beside_decode_requests=200.0, beside_decode_prompt_tokens=6000.0
+            ),
+            CALM,
+            CauseName.BATCH,
+        ),
+        (
+            slow_tokens(tpot_seconds=tpot(2000, 101) + 5 * ttft(8000) / 100, arrived_tokens=40_000),
+            CALM,
+            CauseName.OTHERS_PREFILL,
+        ),
+        (slow_tokens(tpot_seconds=3 * tpot(2000, 101)), WorkerState(own_ratio=3.0), CauseName.SLOWER_THAN_ITSELF),
+        (slow_tokens(tpot_seconds=3 * tpot(2000, 101)), WorkerState(peers_ratio=2.8), CauseName.SLOWER_THAN_PEERS),
+        (
+            slow_tokens(tpot_seconds=4 * tpot(2000, 101), stall_ratio=90.0),
+            WorkerState(kv_usage_ratio=0.99, waiting_requests=0.0),
+            CauseName.KV_PRESSURE,
+        ),
+    ],
+)
+def test_one_cause_of_slow_tokens(record, state, cause):
+    """The same for what each further token took."""
+    found = [one for one in diagnosed(record, state) if one.figure == "tpot"]
+
+    assert len(found) == 1
+    assert found[0].causes[0].name == cause
+    assert found[0].causes[0].seconds >= 0.8 * found[0].excess_seconds
+
+
+def test_a_long_context_explains_its_own_tokens():
+    """Where others have 500 tokens, the cache of 128,000 is what a token waits for."""
+    record = slow_tokens(128_000, tpot_seconds=tpot(128_000, 101, 16, 50), beside_decode_requests=16.0)
+    state = WorkerState(usual_running=16.0, usual_context_tokens=500.0)
+
+    found = diagnose(record, judge(record, YARDSTICK), YARDSTICK, state, Thresholds(attained_ratio=0.8))
+
+    assert [(one.figure, one.causes[0].name) for one in found] == [("tpot", CauseName.CONTEXT)]
+    assert found[0].causes[0].seconds == pytest.approx(found[0].excess_seconds)
+
+
+def test_two_causes_are_both_named():
+    """A queue in the gateway and prompts of others at the worker, each with its seconds."""
+    record = later(a_stream(ahead_tokens=16_000), 2 * ttft(8000))
+    assert record.ttft_seconds is not None
+    record = msgspec.structs.replace(record, ttft_seconds=record.ttft_seconds + 1.0, queue_seconds=1.0)
+
+    shares = {cause.name: cause.seconds for cause in only(record).causes}
+
+    assert shares[CauseName.GATEWAY_QUEUE] == pytest.approx(1.0)
+    assert shares[CauseName.OTHERS_PREFILL] == pytest.approx(2 * ttft(8000), rel=0.1)
+    assert shares.get(CauseName.UNEXPLAINED, 0.0) < 0.1
+
+
+def test_no_cause_explains_more_than_there_is():
+    """A worker with a long queue of prompts and a bad record is not charged twice."""
+    record = later(a_stream(ahead_tokens=10**6, worker_queue_seconds=50.0), 1.0)
+
+    found = only(record, WorkerState(own_ratio=9.0, kv_usage_ratio=1.0, waiting_requests=9.0))
+
+    assert sum(one.seconds for one in found.causes) == pytest.approx(found.excess_seconds)
+    assert all(one.seconds > 0 for one in found.causes)
+
+
+def test_a_beaten_floor_is_about_the_facts():
+    """Faster than can be: by how much it is too fast, and no other cause."""
+    found = only(a_stream(upstream_ttft_seconds=0.001, ttft_seconds=0.001))
+
+    assert [one.name for one in found.causes] == [CauseName.FACTS]
+    assert found.excess_seconds < 0
+
+
+def test_a_plain_request_has_one_diagnosis():
+    """Its whole time is judged, and what was missed and what others took are in it."""
+    alone = ttft(8000) + 100 * tpot(8000, 101)
+    plain = a_stream(
+        8000,
+        stream=False,
+        ttft_seconds=None,
+        upstream_ttft_seconds=None,
+        tpot_seconds=None,
+        queue_seconds=2 * alone,
+        e2e_seconds=3 * alone,
+    )
+
+    found = only(plain)
+
+    assert found.figure == "e2e"
+    assert found.causes[0].name == CauseName.GATEWAY_QUEUE
+    assert found.causes[0].seconds == pytest.approx(2 * alone, rel=0.05)
+
+
+def test_an_unknown_hit_hides_no_slow_worker():
+    """Slower than a fully cold prompt is flagged though nobody said what was cached; slower than a warm one alone is not."""
+    unknown = a_stream(8000, cached=None, upstream_ttft_seconds=ttft(8000), ttft_seconds=ttft(8000))
+    assert diagnosed(unknown) == ()
+    assert only(later(unknown, 2 * ttft(8000))).figure == "ttft"
