@@ -169,7 +169,7 @@ def count(sample: bytes, scale: float, messages: int = 0, tools: int = 0, parts:
 
 
 def is_monotonous(raw: bytes) -> bool:
-    """Whether a long text repeats itself all along, as no prose or code does. For rare use: it takes a tenth of a millisecond."""
+    """Whether a long text repeats itself all along, as no prose or code does. Takes a tenth of a millisecond."""
     middle = len(raw) // 2
     sample = raw[middle : middle + _LOOKED_AT_BYTES]
     return len(compress(sample, 1)) * _LEAST_SQUEEZED < len(sample)
