@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from routing.demand import ASSUMED_OUTPUT_TOKENS, Demand
-from routing.estimate import UNLEARNED, Prompt, estimate, estimate_by_size
+from routing.estimate import UNLEARNED, Prompt, TokenEstimate, estimate, estimate_by_size
 from routing.estimate_prompt import NO_PROMPT, read_chat, read_prompt
+from routing.estimate_text import LONGEST_TOKEN_BYTES, is_monotonous
 from routing.guidance import Guidance
 from routing.topology import Key, Model
 from telemetry.record import Misroute
@@ -37,6 +38,10 @@ def demand_of(request: InferenceRequest, model: Model, key: Key | None, guidance
         return Demand(found, request.max_tokens, output, sequences=request.choices)
     prompt = _read(request, model)
     found = estimate(prompt, coefficients, model.image_tokens, model.audio_tokens)
+    largest = model.pools[-1].max_total_tokens
+    if largest is not None and found.least > largest and is_monotonous(bytes(request.messages or request.prompt)):
+        # Vocabularies have tokens of many blanks or equal letters: only the worker knows how few it comes to.
+        found = TokenEstimate(found.tokens, min(found.least, size // LONGEST_TOKEN_BYTES), found.most)
     return Demand(
         found,
         max_tokens=request.max_tokens,

@@ -17,8 +17,9 @@ from routing.estimate_text import COARSE, FINE, NOTHING, Mix, count_raw, count_t
 _NONE = msgspec.Raw(b"")
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _SMALL_BYTES = 16 * 1024
-_LARGE_BYTES = 256 * 1024
-_MOST_OBJECTS = 50_000  # in a large text; more are not taken apart
+_LARGE_BYTES = 128 * 1024
+_MOST_MESSAGES = 5000  # in a large text; more are not taken apart, as it would hold the loop for many milliseconds
+_MOST_PARTS = 2000  # the same of all messages together
 _MOST_UNKNOWN_BYTES = 4096  # of a part of an unknown type that counts as text; a larger one is held to be an image
 
 _IMAGES = frozenset({"image_url", "input_image", "image", "image_pil", "image_embeds", "video_url", "video", "input_video"})
@@ -71,7 +72,7 @@ class _Pieces:
         self.audios = 0
 
     def add_messages(self, raw: bytes | msgspec.Raw) -> None:
-        if len(raw) > _LARGE_BYTES and bytes(raw).count(b"{") > _MOST_OBJECTS:
+        if len(raw) > _LARGE_BYTES and bytes(raw).count(b"{") > _MOST_MESSAGES and bytes(raw).count(b'"role"') > _MOST_MESSAGES:
             self.messages += 1
             self.texts.append(raw)
             return
@@ -97,6 +98,10 @@ class _Pieces:
             self.add_content(raw, 0)  # a text alone, as the input of a response may be
             self.messages += 1
             return []
+        if len(items) > _MOST_PARTS:
+            self.texts.append(raw)
+            self.messages += len(items)
+            return []
         found = []
         for item in items:
             try:
@@ -105,6 +110,11 @@ class _Pieces:
                 self.texts.append(item)
         return found
 
+    def add_other(self, raw: bytes | msgspec.Raw) -> None:
+        """Text of any form: a list of tools goes into the prompt as it stands."""
+        if raw != b"null":
+            self.texts.append(raw)
+
     def add_content(self, raw: bytes | msgspec.Raw, depth: int) -> None:
         """A text, a list of parts, or null."""
         first = bytes(memoryview(raw)[:1])
@@ -112,6 +122,10 @@ class _Pieces:
             try:
                 parts = _items_of(raw)
             except _UNREADABLE:
+                self.texts.append(raw)
+                return
+            if self.parts + len(parts) > _MOST_PARTS:
+                self.parts += len(parts)
                 self.texts.append(raw)
                 return
             for part in parts:
@@ -162,7 +176,7 @@ def read_chat(
     if messages:
         pieces.add_messages(messages)
     for other in others:
-        pieces.add_content(other, 0)
+        pieces.add_other(other)
     texts = pieces.texts
     raw = bytes(texts[0]) if len(texts) == 1 else b" ".join(texts)
     counts, mix = count_raw(raw, sampling, pieces.messages, 1 if has_tools else 0, pieces.parts)
@@ -224,7 +238,7 @@ def texts_of(messages: bytes, others: Sequence[bytes], prompt: bytes) -> list[st
     elif prompt:
         pieces.texts.append(prompt)
     for other in others:
-        pieces.add_content(other, 0)
+        pieces.add_other(other)
     return [_text_of(bytes(raw)) for raw in pieces.texts]
 
 

@@ -179,3 +179,18 @@ def test_every_endpoint_reads_its_texts():
 def test_the_endpoints_of_the_topology_know_their_models():
     """The model found is the one whose pools decide."""
     assert Endpoints(TOPOLOGY, 0).model("m") is POOLED
+
+
+@pytest.mark.parametrize("text", ["a" * 5_000_000, "\n" * 3_000_000, " " * 10_000_000, "-" * 4_000_000])
+def test_runs_that_may_be_few_tokens_are_not_refused(text):
+    """A vocabulary may have tokens for a hundred blanks: the largest pool's workers are to say."""
+    assert pool_of(demand(saying(text, max_tokens=100))) == "long"
+
+
+def test_what_surely_fits_nowhere_is_refused():
+    """A long ordinary text is not taken for a run."""
+    import random
+
+    draws = random.Random(1)
+    words = " ".join("".join(draws.choices("abcdefghijklmnop", k=6)) for _ in range(500_000))
+    assert pool_of(demand(saying(words, max_tokens=100))) == "FIT"
