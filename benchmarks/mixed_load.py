@@ -1,7 +1,7 @@
 """One pool against two for short requests among very long ones, with real processes: ``python -m benchmarks.mixed_load``.
 
 Simulated workers run in real time behind a real gateway, once in one pool and once divided, under the same arrivals. It shows
-on the wire what `benchmarks.pools` computes in virtual time. Streams are timed by the gateway, whose records are read at the end.
+on the wire what `benchmarks.pools` computes in virtual time. Streams are timed by the gateway, whose records are read.
 """
 
 from __future__ import annotations
