@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from proxy.state import ServingState
 
 _NOTHING = Measurements()
+_START_BYTES = 96  # of messages, where the first one tells its role if that stands first
+_BEHIND_ROLE_BYTES = 16  # content that begins here has its role behind it
 _COUNTED = CountResult.COUNTED
 SLOW_CLIENT_RATIO = 0.05
 """A stream that spent more of its time than this waiting for its client says nothing about the worker's pace."""
@@ -143,7 +145,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         no_token=_no_token(exchange, found) if is_stream and ttft is None else None,
         missing_end=found.missing_end,
         is_batch=request is not None and request.choices != 1,
-        ahead_tokens=None if exchange.stay is None else int(exchange.stay.begun.pending_tokens),
+        ahead_tokens=None if exchange.stay is None else int(exchange.stay.begun[4]),
         beside_prefill_requests=None if before is None else before.requests,
         beside_prefill_prompt_tokens=None if before is None else before.prompt_tokens,
         joined_tokens=None if before is None else int(before.sent_tokens),
@@ -199,11 +201,18 @@ def _beside(exchange: Progress) -> tuple[Beside | None, Beside | None]:
 def _beginning(state: ServingState, request: InferenceRequest, now: float) -> Beginning | None:
     """How its prompt begins, for control to see whether it has changed; once the answer is out, so that nobody waits for it."""
     leading, system = request.messages, request.system
-    if not leading or len(leading) < LEAST_BYTES > len(system):
+    if len(leading) < LEAST_BYTES > len(system):
+        return None
+    if not system and not _may_have_system_prompt(memoryview(leading)[:_START_BYTES].tobytes()):
         return None
     head = memoryview(leading)[:MOST_BYTES].tobytes()
     beside = memoryview(system)[:MOST_BYTES].tobytes() if system else b""
     return state.beginnings.find(head, beside, now, is_salted=request.is_salted)
+
+
+def _may_have_system_prompt(start: bytes) -> bool:
+    """Whether messages that begin so may begin with one: most begin with the user's, and are not looked at any further."""
+    return b'"system"' in start or b'"developer"' in start or b'"content"' in start[:_BEHIND_ROLE_BYTES]
 
 
 def _delivered(exchange: Progress, ttft: float) -> float | None:

@@ -63,8 +63,6 @@ class Answering(Failover):
 
     def _note_first_body(self, now: float) -> None:
         self.first_body_at = now
-        if self.stay is not None:
-            self.state.loads.ledger.note_answer(self.stay, now)
         self.phase = Phase.ANSWER
         health = self.state.loads.health
         if health.ejected and self.decision is not None and self.answer is not None and self.answer.status < 300:
@@ -208,6 +206,8 @@ class Answering(Failover):
                 return
         if self.first_body_at is None and (out or relay.has_ended):
             self._note_first_body(now)
+            if self.stay is not None and not relay.has_ended:
+                self.state.loads.ledger.note_answer(self.stay, now)
         if not self.is_held:  # the head had to go before the body began
             self._is_beginning = not out
             if out:

@@ -6,7 +6,6 @@ between them is a mean, exact however short that time is. Each process writes it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from telemetry.layout import offset
@@ -23,14 +22,12 @@ _PENDING = offset("ridgeline_ledger_pending_prompt_tokens")
 _UNTIL = offset("ridgeline_ledger_until_seconds")
 
 
-class Reading(NamedTuple):
-    """A worker's ledger at an instant, all serving processes together."""
+Reading = tuple[float, float, float, float, float]
+"""A worker's ledger at an instant, all serving processes together: the instant in monotonic seconds, requests integrated over
+time, their prompt tokens the same, prompt tokens sent since the beginning, and those of requests whose answer has not begun.
 
-    at: float  # monotonic seconds
-    request_seconds: float
-    prompt_token_seconds: float
-    sent_tokens: float  # prompt tokens sent since the beginning
-    pending_tokens: float  # of requests whose answer has not begun
+A plain tuple, since three are made for each request.
+"""
 
 
 class Beside(NamedTuple):
@@ -54,28 +51,42 @@ class Stay:
         self.ended: Reading | None = None
 
 
+NOBODY = Beside(0.0, 0.0, 0.0)
+_ALONE = 1e-9  # a mean of others below this is rounding
+
+
 def beside(earlier: Reading, later: Reading, own_prompt_tokens: int) -> Beside | None:
     """What ran beside a request that was in flight from one reading to the other; ``None`` if they are at the same instant."""
-    seconds = later.at - earlier.at
+    seconds = later[0] - earlier[0]
     if seconds <= 0.0:
         return None
-    requests = max(0.0, (later.request_seconds - earlier.request_seconds) / seconds - 1.0)
-    tokens = max(0.0, (later.prompt_token_seconds - earlier.prompt_token_seconds) / seconds - own_prompt_tokens)
-    return Beside(requests, tokens / requests if requests > 0.01 else 0.0, max(0.0, later.sent_tokens - earlier.sent_tokens))
+    sent = later[3] - earlier[3]
+    requests = (later[1] - earlier[1]) / seconds - 1.0
+    if requests < _ALONE:
+        return NOBODY if sent <= 0.0 else Beside(0.0, 0.0, sent)
+    tokens = max(0.0, (later[2] - earlier[2]) / seconds - own_prompt_tokens)
+    return Beside(requests, tokens / requests if requests > 0.01 else 0.0, max(0.0, sent))
 
 
 class Ledger:
-    """The arrays of all serving processes; this process's own is the first."""
+    """The array of this process, and those of the other serving processes."""
 
-    __slots__ = ("arrays",)
+    __slots__ = ("_own", "_peers")
 
-    def __init__(self, arrays: Sequence[memoryview[float]]) -> None:
-        self.arrays = arrays
+    def __init__(self, own: memoryview[float], peers: tuple[memoryview[float], ...] = ()) -> None:
+        self._own = own
+        self._peers = peers
+
+    def __repr__(self) -> str:
+        return f"<Ledger, {len(self._peers)} peers>"
+
+    def with_peer(self, values: memoryview[float]) -> Ledger:
+        """The same with the array of one more process."""
+        return Ledger(self._own, (*self._peers, values))
 
     def add(self, block: Block, prompt_tokens: int, now: float) -> Stay:
         """A request goes to the worker of this block; call it before the request counts as in flight."""
-        base, values = block.base, self.arrays[0]
-        self.advance(base, now)
+        base, values = block.base, self._own
         values[base + _SENT] += prompt_tokens  # before the reading: what is sent from then on is others'
         stay = Stay(block, prompt_tokens, self.read(base, now))
         values[base + _PROMPTS] += prompt_tokens
@@ -83,10 +94,10 @@ class Ledger:
         return stay
 
     def note_answer(self, stay: Stay, now: float) -> None:
-        """The first byte of its answer is there."""
+        """The first byte of its answer is there, and more is to come."""
         block = stay.block
         if stay.answer_began is None and block.is_live:
-            self.arrays[0][block.base + _PENDING] -= stay.prompt_tokens
+            self._own[block.base + _PENDING] -= stay.prompt_tokens
             stay.answer_began = self.read(block.base, now)
 
     def remove(self, stay: Stay, now: float) -> None:
@@ -94,32 +105,30 @@ class Ledger:
         block = stay.block
         if not block.is_live:
             return
-        base, values = block.base, self.arrays[0]
-        self.advance(base, now)
+        base, values = block.base, self._own
         stay.ended = self.read(base, now)
         values[base + _PROMPTS] -= stay.prompt_tokens
         if stay.answer_began is None:
             values[base + _PENDING] -= stay.prompt_tokens
 
-    def advance(self, base: int, now: float) -> None:
-        """Count up to now with what is in flight."""
-        values = self.arrays[0]
-        until = values[base + _UNTIL]
-        values[base + _UNTIL] = now
-        if 0.0 < until < now:
-            requests = values[base + _IN_FLIGHT]
-            if requests:
-                values[base + _REQUEST_SECONDS] += requests * (now - until)
-                values[base + _PROMPT_TOKEN_SECONDS] += values[base + _PROMPTS] * (now - until)
-
     def read(self, base: int, now: float) -> Reading:
-        """The ledger of a worker at this instant."""
-        request_seconds = prompt_token_seconds = sent = pending = 0.0
-        for values in self.arrays:
+        """The ledger of a worker at this instant; this process's own part is counted up to it."""
+        values = self._own
+        until, requests = values[base + _UNTIL], values[base + _IN_FLIGHT]
+        request_seconds, prompt_token_seconds = values[base + _REQUEST_SECONDS], values[base + _PROMPT_TOKEN_SECONDS]
+        if requests and 0.0 < until < now:
+            since = now - until
+            request_seconds += requests * since
+            prompt_token_seconds += values[base + _PROMPTS] * since
+            values[base + _REQUEST_SECONDS] = request_seconds
+            values[base + _PROMPT_TOKEN_SECONDS] = prompt_token_seconds
+        values[base + _UNTIL] = now
+        sent, pending = values[base + _SENT], values[base + _PENDING]
+        for values in self._peers:
             until = values[base + _UNTIL]
             since = now - until if 0.0 < until < now else 0.0
             request_seconds += values[base + _REQUEST_SECONDS] + values[base + _IN_FLIGHT] * since
             prompt_token_seconds += values[base + _PROMPT_TOKEN_SECONDS] + values[base + _PROMPTS] * since
             sent += values[base + _SENT]
             pending += values[base + _PENDING]
-        return Reading(now, request_seconds, prompt_token_seconds, sent, pending)
+        return (now, request_seconds, prompt_token_seconds, sent, pending)

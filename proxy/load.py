@@ -137,7 +137,7 @@ class WorkerLoads:
         self._rings = rings_of(topology.pools)
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._requests: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT)
-        self.ledger = Ledger([values])
+        self.ledger = Ledger(values)
         self.is_up: Sequence[float] = [1.0] * len(topology.workers)  # by control: 1 up, 0 down, NaN not known yet
         self._control: Cells | None = None
         self._peer_values: list[memoryview[float]] = []
@@ -254,7 +254,7 @@ class WorkerLoads:
                     self._peers[peer] = found
                     self._peer_values.append(found.values)
                     self._tokens = _with(self._tokens, self._by_worker(found.values, _IN_FLIGHT_TOKENS))
-                    self.ledger = Ledger([*self.ledger.arrays, found.values])
+                    self.ledger = self.ledger.with_peer(found.values)
                     self._requests = _with(self._requests, self._by_worker(found.values, _IN_FLIGHT))
 
 

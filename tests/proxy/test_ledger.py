@@ -22,7 +22,7 @@ class _Worker:
     def __init__(self, processes: int = 1) -> None:
         self.arrays = [memoryview(array("d", [0.0] * BLOCK_CELLS[Scope.WORKER])) for _ in range(processes)]
         self.block = Block(0, ("m", "p"))
-        self.ledgers = [Ledger([array_, *(other for other in self.arrays if other is not array_)]) for array_ in self.arrays]
+        self.ledgers = [Ledger(array_, tuple(other for other in self.arrays if other is not array_)) for array_ in self.arrays]
 
     def begin(self, prompt_tokens: int, now: float, process: int = 0) -> Stay:
         stay = self.ledgers[process].add(self.block, prompt_tokens, now)
@@ -68,11 +68,11 @@ def test_what_waits_ahead_is_what_has_no_answer_yet():
     """A prompt is ahead of those who come later until its own answer begins, or it leaves."""
     worker = _Worker()
     answered, leaves = worker.begin(300, 1.0), worker.begin(20, 1.5)
-    assert leaves.begun.pending_tokens == 300
+    assert leaves.begun[4] == 300
 
     worker.ledgers[0].note_answer(answered, 2.0)
     worker.ledgers[0].note_answer(answered, 2.5)  # told twice, counted once
-    assert worker.begin(5, 3.0).begun.pending_tokens == 20
+    assert worker.begin(5, 3.0).begun[4] == 20
     worker.end(leaves, 4.0)
     worker.end(answered, 4.0)
 
