@@ -7,15 +7,15 @@ nothing is known, nothing is said; nor is it before the pool has had some reques
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp, floor, log
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from proxy.config import Config, ModelConfig, PoolConfig
+from proxy.config import Config
+from proxy.deployments import PoolName, deployments_of
 from proxy.fleet import Fleet
 from roofline.capacity.admission import cap_requests, cap_tokens
 from roofline.expected import DEFAULT_LOSSES
@@ -24,8 +24,6 @@ from telemetry.record import RequestRecord
 
 if TYPE_CHECKING:
     from roofline.deployment import Deployment
-
-_log = logging.getLogger(__name__)
 
 _LEAST_REQUESTS = 20  # before a mean means something
 _MEMORY_REQUESTS = 500  # over which the mean is taken
@@ -71,7 +69,7 @@ class CapAdviser:
         self._read_config = read_config
         self._directory = directory
         self._config: Config | None = None
-        self._deployments: dict[tuple[str, str], Deployment | None] = {}  # by model and pool
+        self._deployments: Mapping[PoolName, Deployment] = {}
         self._usual: dict[tuple[str, str], Usual] = {}
 
     def __repr__(self) -> str:
@@ -89,7 +87,7 @@ class CapAdviser:
         config = self._read_config()
         if config is not self._config:
             self._config = config
-            self._deployments = _deployments(config, self._directory)
+            self._deployments = deployments_of(config, self._directory)
         pools = {(pool.model, pool.name) for pool in fleet.topology.pools}
         self._usual = {where: usual for where, usual in self._usual.items() if where in pools}
         workers, told = dict(guidance.workers), fleet.kv_tokens()
@@ -128,34 +126,3 @@ def _kv_tokens(deployment: Deployment | None) -> float | None:
         return float(memory_budget(deployment).tokens()) or None
     except ValueError:  # the GPU's memory is not known
         return None
-
-
-def _deployments(config: Config, directory: Path) -> dict[tuple[str, str], Deployment | None]:
-    """What is known of the workers of each pool that names a GPU."""
-    found: dict[tuple[str, str], Deployment | None] = {}
-    for model in config.models:
-        for pool in model.pools_in_force:
-            try:
-                found[model.name, pool.name] = _deployment(model, pool, directory)
-            except (ValueError, OSError) as error:  # found when the file was read, unless a file it names has changed since
-                _log.warning("limits of pool %s of %s are not known: %s", pool.name, model.name, error)
-    return found
-
-
-def _deployment(model: ModelConfig, pool: PoolConfig, directory: Path) -> Deployment | None:
-    if pool.gpu is None:
-        return None
-    from roofline.gpu_given import resolve_gpu  # noqa: PLC0415 - tables of models and GPUs, only for those who name one
-    from roofline.written import Written, deployment_of  # noqa: PLC0415
-    from simulator.model_files import load_model  # noqa: PLC0415
-
-    try:
-        known = load_model(model.name if model.shape is None else model.shape, directory)
-    except ValueError:
-        if model.shape is None:  # no known name, and nothing is wrong with that
-            return None
-        raise
-    written = Written(
-        weight_dtype=pool.weight_dtype, kv_dtype=pool.kv_dtype, gpus=pool.gpus_per_worker, tensor=pool.tensor_parallel
-    )
-    return deployment_of(known, resolve_gpu(pool.gpu), written)

@@ -10,13 +10,11 @@ from pathlib import Path
 import msgspec
 
 from proxy.config import Config, ModelConfig, PoolConfig
+from proxy.deployments import deployment_of_pool
 from proxy.fleet import Fleet
 from roofline.closed_form import ClosedForm, closed_form
 from roofline.expected import DEFAULT_LOSSES
-from roofline.gpu_given import resolve_gpu
-from roofline.written import Written, deployment_of
 from routing.guidance import Guidance, PoolGuidance, Speed, pool_key
-from simulator.model_files import load_model
 from telemetry.record import RequestRecord
 
 _log = logging.getLogger(__name__)
@@ -115,13 +113,8 @@ class Speeds:
 
     def _speed(self, model: ModelConfig, pool: PoolConfig) -> Speed | None:
         try:
-            if pool.gpu is None:
-                raise ValueError("its gpu is not given")
-            known = load_model(model.name if model.shape is None else model.shape, self._directory)
-            written = Written(
-                weight_dtype=pool.weight_dtype, kv_dtype=pool.kv_dtype, gpus=pool.gpus_per_worker, tensor=pool.tensor_parallel
-            )
-            return speed_of(closed_form(deployment_of(known, resolve_gpu(pool.gpu), written), DEFAULT_LOSSES["vllm"]))
+            deployment = deployment_of_pool(model, pool, self._directory)
+            return speed_of(closed_form(deployment, DEFAULT_LOSSES["vllm"]))
         except (ValueError, OSError) as error:
             which = f"{model.name}/{pool.name}"
             if which not in self._told:
