@@ -49,17 +49,21 @@ class Answering(Failover):
             self._worker_broke(str(error))
             return
         if self._is_beginning:
-            if self._hears_out and self._is_failure_heard(relay, out, now):
-                return
-            if self._is_refusal_of_usage(relay, out, now):
-                return
-            self._take_first_body(relay, out, now)
-            if self.relay is not relay:
+            if not self._is_for_the_client(relay, out, now):
                 return
         elif out:
             self.client.transport.write(out)
         if relay.has_ended:
             self._answer_complete(relay, now)
+
+    def _is_for_the_client(self, relay: Relay, out: bytes, now: float) -> bool:
+        """Take the beginning of an answer; False if it is a failure or refusal that the client need not see."""
+        if self._hears_out and self._is_failure_heard(relay, out, now):
+            return False
+        if self._is_refusal_of_usage(relay, out, now):
+            return False
+        self._take_first_body(relay, out, now)
+        return self.relay is relay
 
     def _note_first_body(self, now: float) -> None:
         self.first_body_at = now
@@ -280,12 +284,7 @@ class Answering(Failover):
                 self._worker_broke(str(fault))
                 return
             if self.is_held:
-                if self._hears_out and self._is_failure_heard(relay, out, now):
-                    return
-                if self._is_refusal_of_usage(relay, out, now):
-                    return
-                self._take_first_body(relay, out, now)
-                if self.relay is not relay:
+                if not self._is_for_the_client(relay, out, now):
                     return
             elif out:
                 self.client.transport.write(out)
