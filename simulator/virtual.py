@@ -195,7 +195,7 @@ class Run:
                 self._fleet.now = now
                 self._come(one, now)
             if self._woken and not (coming and coming[0][0] == now):
-                for place in sorted(self._woken):
+                for place in sorted(self._woken & self._idle):  # one may have begun its next step with the end of its last
                     self._begin(place, now)
                 self._woken.clear()
         return [record.served() for record in self._records]

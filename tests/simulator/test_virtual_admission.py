@@ -16,7 +16,10 @@ from simulator.virtual_routing import by_model, workers_named
 from tests.simulator.engine_runs import GPU, a_prompt
 
 MODEL = Model(
-    index=0, name="m", aliases=(), pools=(Pool(index=0, model="m", name="default", workers=workers_named(["a", "b"])),)
+    index=0,
+    name="m",
+    aliases=(),
+    pools=(Pool(index=0, model="m", name="default", workers=workers_named(["a", "b"]), policy="least-load"),),
 )
 
 
