@@ -66,6 +66,10 @@ def admin_app(
         shown = (watch or DriftWatch()).view()
         return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
 
+    async def advice(_: web.Request) -> web.Response:
+        shown = (judge or Judge()).advice()
+        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+
     async def accept(request: web.Request) -> web.Response:
         _check_change(request, may_change=may_change)
         try:
@@ -103,6 +107,7 @@ def admin_app(
     app.router.add_get("/api/chains", call_chains)
     app.router.add_get("/api/calibrations", calibrations)
     app.router.add_get("/api/drifts", drifts)
+    app.router.add_get("/api/advice", advice)
     app.router.add_post("/api/calibrations/{name}/accept", accept)
     app.router.add_get("/api/workers", workers)
     app.router.add_post("/api/workers", add)

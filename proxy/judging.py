@@ -19,13 +19,15 @@ from roofline.calibration.calibration import CalibrationKey
 from roofline.deployment import Deployment
 from roofline.limits import prefill_limit
 from routing.topology import Topology
+from telemetry.advice import Advice
+from telemetry.advice import Lately as PoolLately
 from telemetry.buckets import ATTAINED_BOUNDS
 from telemetry.diagnosis import CauseName, Diagnosis, WorkerState, diagnose
 from telemetry.judgement import Held, Judgement, Yardstick, judge
 from telemetry.labels import LABELS, LENGTH_CLASSES
 from telemetry.layout import Layout, slot
 from telemetry.prefix_drift import PrefillSeconds
-from telemetry.record import RequestRecord
+from telemetry.record import Outcome, RequestRecord
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +132,7 @@ class Judge:
         self._places: dict[tuple[str, str, str], _Place] = {}
         self._lately: dict[str, _Lately] = {}
         self._topology: Topology | None = None
+        self._pools: dict[PoolName, PoolLately] = {}
 
     def __repr__(self) -> str:
         return f"<Judge of {len(self._yardsticks)} pools>"
@@ -161,6 +164,8 @@ class Judge:
         names = {worker.name for worker in topology.workers}
         self._lately = {name: lately for name, lately in self._lately.items() if name in names}
         self.calibrations.keep_only(names)
+        pools = {(pool.model, pool.name) for pool in topology.pools}
+        self._pools = {name: lately for name, lately in self._pools.items() if name in pools}
 
     def prefill_of(self, model: str, pool: str) -> PrefillSeconds | None:
         """Expected prefill at a pool's workers, from tokens and those of them that are cached; ``None`` if not known."""
@@ -187,10 +192,19 @@ class Judge:
         for record in records:
             try:
                 found.append(self._judged(record))
+                if record.outcome is Outcome.OK and record.worker is not None:
+                    self._pools.setdefault((record.model, record.pool), PoolLately()).take(found[-1])
             except Exception:
                 _log.exception("request %s could not be judged", record.request_id)
                 found.append(record)
         return found
+
+    def advice(self) -> dict[str, tuple[Advice, ...]]:
+        """What the recent requests of each pool suggest to set otherwise, by model and pool."""
+        return {
+            f"{model}/{pool}": lately.advise(self._yardsticks.get((model, pool)))
+            for (model, pool), lately in self._pools.items()
+        }
 
     def _judged(self, record: RequestRecord) -> RequestRecord:
         pool, worker = (record.model, record.pool), record.worker

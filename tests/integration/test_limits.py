@@ -111,6 +111,8 @@ async def test_calibrations_can_be_seen(scene):
     status, text = await gateway.get(gateway.admin_url + "/api/calibrations")
     assert status == 200
     assert '"w-0"' in text
+    status, text = await gateway.get(gateway.admin_url + "/api/advice")
+    assert (status, list(json.loads(text))) == (200, [f"{MODEL}/all"])
 
     async with (
         aiohttp.ClientSession(trust_env=False) as session,
