@@ -1,0 +1,102 @@
+"""What is kept of workers between processes comes back to nothing when nothing is under way, however requests ended."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from proxy.config import parse_config
+from proxy.rundir import serving_cells
+from proxy.wiring import build_topology
+from telemetry.catalog import Scope
+from telemetry.cells import map_cells
+from telemetry.layout import Layout, offset
+from tests.integration.answers import chat_answer, chat_events, plain, stream_of, usage_of
+from tests.integration.gateway import Gateway, running_gateway
+from tests.integration.raw_client import RawClient, request_bytes
+from tests.integration.scene import CHAT, chat_body
+from tests.integration.scripted_worker import Received, ScriptedWorker
+from tests.integration.steps import Hang, Reset, Send, Step
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.flaky(reruns=2)]
+
+GAUGES = (
+    "ridgeline_in_flight_requests",
+    "ridgeline_in_flight_tokens",
+    "ridgeline_ledger_prompt_tokens",
+    "ridgeline_ledger_pending_prompt_tokens",
+)
+PROCESSES = 2
+
+
+def run_dir(gateway: Gateway) -> Path:
+    """Where the processes keep what they share."""
+    line = Path(f"/proc/{gateway.processes.serving[0]}/cmdline").read_bytes().decode().split("\0")
+    return Path(line[line.index("--run-dir") + 1])
+
+
+def figures(gateway: Gateway) -> dict[str, list[float]]:
+    """Each gauge at every worker, of every serving process."""
+    layout = Layout.of(build_topology(parse_config(gateway.config_path.read_text(), {}, "test")))
+    found: dict[str, list[float]] = {name: [] for name in GAUGES}
+    for number in range(PROCESSES):
+        cells = map_cells(serving_cells(run_dir(gateway), number), layout)
+        assert cells is not None
+        for name in GAUGES:
+            found[name] += [cells.values[base + offset(name)] for base in layout.blocks(Scope.WORKER)]
+    return found
+
+
+class _Fickle:
+    """A worker that does something else each time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, request: Received) -> list[Step]:
+        if request.path != CHAT:
+            return [Send(plain(404, b"{}"))]
+        self.count += 1
+        scripts: list[list[Step]] = [
+            stream_of(chat_events(["a", "b"], usage=usage_of(9, 2))),
+            [Send(plain(500, b'{"error": {"message": "broken"}}'))],
+            [Send(chat_answer("ok", usage=usage_of(9, 1)))],
+            [Reset()],
+            [Send(plain(429, b'{"error": {"message": "busy"}}'))],
+            [Hang()],
+            stream_of([*chat_events(["a"])[:2], {"error": {"message": "lost", "code": 500}}]),
+        ]
+        return scripts[self.count % len(scripts)]
+
+
+async def test_nothing_stays_behind_however_requests_end() -> None:
+    """Failures, retries, refusals, hung answers and clients that leave, at three workers by two processes: all gauges are 0."""
+    async with ScriptedWorker(_Fickle()) as one, ScriptedWorker(_Fickle()) as two, ScriptedWorker(_Fickle()) as three:
+        pool = {"name": "default", "policy": "round-robin", "workers": [each.url for each in (one, two, three)]}
+        config = {
+            "models": [{"name": "tiny", "pools": [pool]}],
+            "limits": {"first_byte_seconds": 0.7, "token_gap_seconds": 0.7},
+        }
+        async with running_gateway(config, processes=PROCESSES) as gateway:
+
+            async def ask(number: int) -> None:
+                body = chat_body(stream=number % 3 != 0)
+                async with await RawClient.connect(gateway.base_url) as client:
+                    await client.send(request_bytes("POST", CHAT, body))
+                    if number % 5 == 0:
+                        await asyncio.sleep(0.02 * (number % 7))
+                        client.reset()
+                    else:
+                        await client.read_answer(timeout_seconds=15)
+
+            for wave in range(6):
+                await asyncio.gather(*(ask(wave * 20 + number) for number in range(20)))
+            await gateway.metrics_when(lambda page: page.total("ridgeline_in_flight_requests") == 0)
+            await asyncio.sleep(0.2)
+            found = figures(gateway)
+            records = await gateway.records(120)
+
+    assert len(records) == 120
+    assert {name: set(values) for name, values in found.items()} == {name: {0.0} for name in GAUGES}
