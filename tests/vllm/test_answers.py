@@ -127,12 +127,23 @@ async def test_stops_are_those_of_a_direct_call(gateway: Gateway, worker: RealWo
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("change", [{"max_tokens": 100_000}, {"temperature": "hot"}], ids=["too long", "wrong type"])
-async def test_refusals_are_those_of_a_direct_call(
-    gateway: Gateway, worker: RealWorker, change: dict[str, Any], stream: bool
-) -> None:
+async def test_what_surely_does_not_fit_is_refused_as_by_the_worker(gateway: Gateway, worker: RealWorker, stream: bool) -> None:
+    """With the same status and in the gateway's words, which name its limit: control has asked the worker for it."""
+    body = chat(TEXT, 100_000, stream=stream)
+    direct, ours = await ask(worker.url, body), await ask(gateway.base_url, body)
+
+    assert (ours.status, direct.status) == (400, 400)
+    error = ours.json()["error"]
+    assert "32768" in error["message"]
+    assert "32768" in direct.json()["error"]["message"]
+    if error["code"] != "context_length_exceeded":  # the worker has not been asked yet: its own words are passed on
+        assert ours.json() == direct.json()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_refusals_are_those_of_a_direct_call(gateway: Gateway, worker: RealWorker, stream: bool) -> None:
     """What vLLM refuses comes with its status and its words."""
-    body = chat(TEXT, stream=stream, return_token_ids=True) | change
+    body = chat(TEXT, stream=stream, return_token_ids=True) | {"temperature": "hot"}
     request_id = new_id()
     direct = await ask(worker.url, body, request_id)
     ours = await ask(gateway.base_url, body, request_id)
