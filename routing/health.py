@@ -119,7 +119,9 @@ class FleetHealth:
         self._rules = topology.health
         self._pools: list[tuple[int, int]] = []  # how many workers, and how many of them may be left out
         for pool in topology.pools:
-            self._pools.append((len(pool.workers), int(topology.health.max_ejected_ratio * len(pool.workers) + 1e-9)))
+            # Where requests have somewhere else to go, trying those that fail is not better than that.
+            ratio = topology.health.max_ejected_ratio if pool.overflow_to is None else 1.0
+            self._pools.append((len(pool.workers), int(ratio * len(pool.workers) + 1e-9)))
             for worker in pool.workers:
                 kept = before.get(worker.name)
                 if kept is None or kept.url != worker.url:

@@ -65,6 +65,10 @@ def choose(model: Model, demand: Demand, snapshot: Snapshot, tried: Collection[s
     candidates = takers(pool, demand, snapshot, tried)
     if not candidates:
         return _overflowed(model, pool, demand, snapshot, tried) or Impossible.NO_WORKER
+    if pool.overflow_to is not None and snapshot.avoided and all(one.index in snapshot.avoided for one in candidates):
+        elsewhere = _overflowed(model, pool, demand, snapshot, tried)
+        if isinstance(elsewhere, Decision):
+            return elsewhere
     if pool.borrows_from is not None:
         found = borrowed(model, pool, candidates, demand, snapshot, tried)
         if found is not None:
@@ -80,8 +84,10 @@ def choose(model: Model, demand: Demand, snapshot: Snapshot, tried: Collection[s
     return Decision(pool, worker, pool_reason, pool.policy, Reason.RETRY if tried else reason)
 
 
-def _overflowed(model: Model, pool: Pool, demand: Demand, snapshot: Snapshot, tried: Collection[str]) -> Decision | None:
-    """Where a request goes whose own pool cannot take it now; ``None`` if it has nowhere to go, or nobody has room there."""
+def _overflowed(
+    model: Model, pool: Pool, demand: Demand, snapshot: Snapshot, tried: Collection[str]
+) -> Decision | Impossible | None:
+    """Where a request goes whose own pool cannot take it now; ``None`` if it has nowhere to go, busy if nobody has room there."""
     found = None if pool.overflow_to is None else overflow(model, pool, demand, snapshot, tried)
     if found is None:
         return None
@@ -89,7 +95,7 @@ def _overflowed(model: Model, pool: Pool, demand: Demand, snapshot: Snapshot, tr
     if snapshot.caps is not None:
         candidates = [worker for worker in candidates if has_room(worker, demand, snapshot)]
         if not candidates:
-            return None
+            return Impossible.BUSY
     worker, reason = _pick(other, candidates, demand, snapshot)
     return Decision(other, worker, PoolReason.OVERFLOW, other.policy, Reason.RETRY if tried else reason)
 

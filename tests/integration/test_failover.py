@@ -12,8 +12,10 @@ import pytest_asyncio
 
 from tests.http1 import chunk, last_chunk
 from tests.integration.answers import DONE, chat_answer, chat_events, event, plain, sse_head, stream_of, usage_of
-from tests.integration.raw_client import End
-from tests.integration.scene import Scene, Seen, chat_body, events_of, running_scene
+from tests.integration.gateway import running_gateway
+from tests.integration.raw_client import End, RawClient
+from tests.integration.scene import CHAT, Scene, Seen, chat_body, events_of, running_scene
+from tests.integration.scripted_worker import ScriptedWorker
 from tests.integration.steps import Close, Hang, Reset, Script, Send, Step, Wait
 
 # They hold the gateway against a clock on a machine that others may use: a second look before a failure counts.
@@ -438,3 +440,28 @@ async def test_the_gateway_ends_while_a_request_is_tried_again(second: list[Step
     assert answer.status == (503 if second == [Hang()] else 200)
     assert b"shutting_down" in answer.body
     assert (record["outcome"], record["attempts"]) == ("shutdown", 2)
+
+
+async def test_a_pool_whose_workers_die_overflows_at_once() -> None:
+    """Both are gone, and their health checks have not noticed yet: what comes is served by the other pool, all of it."""
+    async with ScriptedWorker() as one, ScriptedWorker() as two, ScriptedWorker() as other:
+        for worker in (one, two, other):
+            worker.script = lambda _request: [Send(chat_answer("ok", usage=usage_of(5, 1)))]
+        pools = [
+            {"name": "short", "max_total_tokens": 4000, "overflow_to": "long", "workers": [one.url, two.url]},
+            {"name": "long", "max_total_tokens": 100_000, "workers": [other.url]},
+        ]
+        async with running_gateway({"models": [{"name": "tiny", "pools": pools}]}) as gateway:
+            await one.stop()
+            await two.stop()
+            statuses = []
+            for number in range(60):
+                async with await RawClient.connect(gateway.base_url) as client:
+                    body = chat_body(stream=False) | {"messages": [{"role": "user", "content": f"number {number}"}]}
+                    answer = await client.request("POST", CHAT, body)
+                statuses.append(answer.status)
+                await asyncio.sleep(0.02)
+            records = await gateway.records(60)
+
+    assert set(statuses) == {200}
+    assert {record["pool"] for record in records} == {"long"}

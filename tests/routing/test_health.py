@@ -203,6 +203,16 @@ def test_so_many_are_left_out_at_most(workers: int, ratio: float, expected: int)
     assert len(fleet.avoided) == len(fleet.ejected) == expected
 
 
+def test_a_pool_that_overflows_may_lose_all_its_workers() -> None:
+    """Its requests have somewhere else to go, which is better than trying those that fail."""
+    pools = (a_pool(0, 1, name="a", upto=1000, overflow_to="b"), a_pool(2, 3, name="b"))
+    fleet = FleetHealth(replace(a_topology(a_model(*pools)), health=RULES))
+    for at in range(4):
+        fail(fleet, name=f"w-{at}")
+
+    assert fleet.avoided == {0, 1, 2}
+
+
 def test_pools_are_judged_apart() -> None:
     """The bound is that of each pool."""
     topology = replace(a_topology(a_model(a_pool(0, 1, name="a"), a_pool(2, 3, name="b"))), health=RULES)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from routing.admission import Caps
 from routing.demand import Demand
 from routing.estimate import TokenEstimate
 from routing.guidance import Guidance, PoolGuidance, WorkerGuidance, pool_key
@@ -129,6 +130,36 @@ OVERFLOWING = a_model(a_pool(0, 1, name="short", upto=1000, overflow_to="long"),
 def test_a_pool_without_anybody_overflows(up, tried, expected):
     """Only when no worker of its own can take a request does it go to the pool that is named for it."""
     assert decided(OVERFLOWING, a_demand(10), up=up, tried=tried) == expected
+
+
+@pytest.mark.parametrize(
+    ("avoided", "expected"),
+    [
+        ({0}, ("short", 1, PoolReason.CONTEXT_LENGTH)),
+        ({0, 1}, ("long", 2, PoolReason.OVERFLOW)),
+        ({0, 1, 2}, ("long", 3, PoolReason.OVERFLOW)),
+        ({0, 1, 2, 3}, ("long", 2, PoolReason.OVERFLOW)),
+    ],
+)
+def test_a_pool_whose_workers_all_fail_overflows(avoided, expected):
+    """They are still up by their health checks, and nobody has to find out one by one that they are not."""
+    decision = choose(OVERFLOWING, a_demand(10), Snapshot((1.0,) * 4, (0.0,) * 4, 0, avoided=avoided))
+    assert isinstance(decision, Decision)
+    assert (decision.pool.name, decision.worker.index, decision.pool_reason) == expected
+
+
+def test_who_fails_is_tried_where_the_other_pool_has_nobody():
+    """Trying is better than refusing."""
+    decision = choose(OVERFLOWING, a_demand(10), Snapshot((1.0, 1.0, 0.0, 0.0), (0.0,) * 4, 0, avoided={0, 1}))
+    assert isinstance(decision, Decision)
+    assert (decision.pool.name, decision.pool_reason) == ("short", PoolReason.CONTEXT_LENGTH)
+
+
+def test_where_the_other_pool_is_full_a_request_waits():
+    """Its own pool is down and the other one at its cap: that is no refusal."""
+    caps = Caps((1.0,) * 4, (10.0**6,) * 4)
+    snapshot = Snapshot((0.0, 0.0, 1.0, 1.0), (10.0,) * 4, 0, (1.0,) * 4, caps=caps)
+    assert choose(OVERFLOWING, a_demand(10), snapshot) is Impossible.BUSY
 
 
 def test_overflow_is_never_a_matter_of_course():
