@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from pydantic import ConfigDict, Field, model_validator
@@ -19,6 +20,9 @@ def _word_or_mapping(schema: dict[str, Any]) -> None:
     mapping = dict(schema)
     schema.clear()
     schema["anyOf"] = [{"const": "from-worker", "description": "Ask a worker's `/tokenize`."}, mapping]
+
+
+_PACKAGES = {"file": "tokenizers", "tiktoken": "tiktoken"}  # of the extra `counting`
 
 
 class TokenizerConfig(Section):
@@ -50,4 +54,10 @@ class TokenizerConfig(Section):
         if len(given) != 1:
             which = "names " + " and ".join(given) if given else "names nothing to count with"
             raise RefusedError(which, "write from-worker, or {file: PATH}, or {tiktoken: PATH}")
+        package = _PACKAGES.get(given[0])
+        if package is not None and find_spec(package) is None:
+            raise RefusedError(
+                f"counts with the package {package}, which is not installed here",
+                "install the extra `counting`, or write from-worker",
+            )
         return value

@@ -335,3 +335,13 @@ def test_tracing_is_off_by_default():
     assert told.tracing.otlp_endpoint == "https://c"
     assert {name: value.get_secret_value() for name, value in told.tracing.headers.items()} == {"api-key": "s3cret"}
     assert "s3cret" not in repr(told)
+
+
+@pytest.mark.parametrize(("setting", "package"), [("file", "tokenizers"), ("tiktoken", "tiktoken")])
+def test_a_tokenizer_needs_its_package(setting, package, monkeypatch):
+    """What could never count is found when the file is read, with what to install."""
+    monkeypatch.setattr("proxy.config_tokenizer.find_spec", lambda name: None)
+    text = f"models: [{{name: m, tokenizer: {{{setting}: /x}}, workers: ['http://a:1']}}]"
+
+    with pytest.raises(ConfigError, match=f"counts with the package {package}, which is not installed here; install the extra"):
+        parse_config(text, {}, "test")
