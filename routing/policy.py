@@ -87,7 +87,7 @@ def choose(model: Model, demand: Demand, snapshot: Snapshot, tried: Collection[s
 def _overflowed(
     model: Model, pool: Pool, demand: Demand, snapshot: Snapshot, tried: Collection[str]
 ) -> Decision | Impossible | None:
-    """Where a request goes whose own pool cannot take it now; ``None`` if it has nowhere to go, busy if nobody has room there."""
+    """Where a request goes whose own pool cannot take it now; ``None`` if there is nowhere, busy if nobody has room there."""
     found = None if pool.overflow_to is None else overflow(model, pool, demand, snapshot, tried)
     if found is None:
         return None
