@@ -101,6 +101,7 @@ async def observe(config: Config | None, *, wants_completion: bool = False, pati
     patience = patience or Patience()
     addresses = {name: parse_listen_address(getattr(config, name) if config else LISTENERS[name]) for name in LISTENERS}
     unseen: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
     async with open_session() as session:
         look = _Look(session, patience, wants_completion=wants_completion)
         asking = asyncio.create_task(look.at_gateway(addresses))
@@ -111,7 +112,9 @@ async def observe(config: Config | None, *, wants_completion: bool = False, pati
         if config is not None and (searched := _searched(config)):
             state = read_state((await asking).state)
             found = _found_targets(searched, targets_of(state, with_draining=False) if state else ())
-            unseen = tuple(f"{model}/{pool}" for model, pool in searched) if state is None else ()
+            names = {where: f"{where[0]}/{where[1]}" for where in searched}
+            unseen = tuple(names.values()) if state is None else ()
+            empty = () if state is None else tuple(set(names.values()) - {f"{one.model}/{one.pool}" for one in found})
         workers = await look.at_workers((*targets, *found), keys)
         gateway = await asking
     listeners: tuple[ListenerSeen, ...] = ()
@@ -125,6 +128,7 @@ async def observe(config: Config | None, *, wants_completion: bool = False, pati
         listeners=listeners,
         has_configuration=config is not None,
         unseen_pools=unseen,
+        empty_pools=tuple(sorted(empty)),
         warnings=warnings_of(config) if config else (),
         file_limit=file_limit if file_limit != resource.RLIM_INFINITY else sys.maxsize,
         drain_seconds=config.limits.drain_seconds if config else None,

@@ -138,6 +138,11 @@ _MENDS = (
 
 
 def _configuration(seen: Observations) -> Iterator[Finding]:
+    for pool in seen.empty_pools:
+        wrong = "no worker has been found for it: its requests are refused with 503"
+        yield error(
+            "no_workers", f"pool {pool}", wrong, "see what finds them (`workers` of the pool), and the gateway's notices"
+        )
     for pool in seen.unseen_pools:
         wrong = "its workers are found while the gateway runs, and were not looked at"
         yield hint("workers_not_known", f"pool {pool}", wrong, "look while the gateway runs and its admin listener answers")

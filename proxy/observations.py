@@ -159,6 +159,7 @@ class Observations:
     listeners: tuple[ListenerSeen, ...] = ()  # empty while a gateway runs
     has_configuration: bool = True
     unseen_pools: tuple[str, ...] = ()  # whose workers only a running gateway knows
+    empty_pools: tuple[str, ...] = ()  # for which a running gateway has found nobody
     warnings: tuple[str, ...] = ()  # of the configuration
     file_limit: int = 1 << 20  # descriptors a process may have at most
     proxy_variables: tuple[str, ...] = ()  # names of variables that make other programs use a proxy

@@ -263,6 +263,13 @@ async def test_workers_that_a_running_gateway_has_found():
     assert set(keys) == {None}
     assert "workers_not_known" not in {found.code for found in find(seen)}
 
+    state["pools"][0]["workers"] = []
+    async with served(a_gateway(state)) as one, served(a_gateway(state)) as two, served(a_gateway(state)) as three:
+        listen = [address.removeprefix("http://") for address in (one, two, three)]
+        text = a_config(listen=listen).replace("workers: []", "workers: {dns: h, port: 1}")
+        seen = await observe(parse_config(text, {}, "test"), patience=PATIENT)
+    assert {found.code: found.severity for found in find(seen)}["no_workers"] is Severity.ERROR
+
     text = a_config().replace("workers: []", "workers: {dns: no-such-host.invalid, port: 8000}")
     found = await codes(text)
     assert found == {"gateway_not_running": Severity.HINT, "workers_not_known": Severity.HINT}

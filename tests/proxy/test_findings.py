@@ -298,3 +298,8 @@ def test_texts_of_others_are_made_plain():
     assert plain("a\x1b[31mb\n") == "a?[31mb?"
     assert len(plain("x" * 1000)) == 80
     assert listing(["a", "b", "c"], 2) == "a, b and 1 more"
+
+
+def test_a_pool_without_workers_is_an_error():
+    """Nobody has been found for it: everything that is asked of it is refused."""
+    assert codes(replace(ALL_WELL, empty_pools=("m/short",))) == {"no_workers": ERROR}
