@@ -139,7 +139,9 @@ def _value(details: ErrorDetails, path: KeyPath, document: Document) -> tuple[st
     if kind == "literal_error":
         expected = str(context.get("expected", "")).replace("'", "`")
         guess = nearest(value, re.findall("`([^`]+)`", expected)) if isinstance(value, str) else None
-        return f"must be {expected}, not {shown}", f"did you mean `{guess}`?" if guess else f"write {expected}"
+        is_hidden_text = isinstance(value, str) and shown == kind_of(value)  # which is what was asked for
+        found = "" if is_hidden_text else f", not {shown}"
+        return f"must be {expected}{found}", f"did you mean `{guess}`?" if guess else f"write {expected}"
     if kind in ("tuple_type", "list_type"):
         return f"must be a list, not {shown}", "begin each entry with `- `, or write [a, b]"
     if kind in ("model_type", "model_attributes_type", "dict_type"):

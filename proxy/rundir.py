@@ -21,7 +21,7 @@ CONTROL_ADDRESSES = "control.addresses"
 # Strict, because what matches and is not locked gets removed.
 _DIRECTORY = re.compile(r"ridgeline-[0-9a-f]{12}")
 _ENTRY = re.compile(
-    r"(?:serving-[0-9]+|control)\.[a-z]+(?:\.[a-z]+)?|records\.sock|(?:topology|overlay|found|guidance)\.msgpack(?:\.new)?|config\.kept(?:\.new)?"
+    r"(?:serving-[0-9]+|control)\.[a-z]+(?:\.[a-z]+)?|records\.sock|(?:topology|overlay|found|guidance)\.msgpack(?:\.new)?|config\.kept(?:\.new)?|counting-since"
 )
 
 

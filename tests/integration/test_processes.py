@@ -55,6 +55,26 @@ async def gateway(worker: ScriptedWorker, other_worker: ScriptedWorker) -> Async
         yield one
 
 
+def shared_files(pid: int) -> tuple[Path, ...]:
+    """The run directory of this process's gateway, and what is in it."""
+    command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    directory = Path(command[command.index("--run-dir") + 1])
+    return (directory, *directory.iterdir())
+
+
+def left_of(paths: Sequence[Path]) -> list[Path]:
+    return [path for path in paths if path.exists()]
+
+
+async def test_nothing_of_the_run_directory_is_left(worker: ScriptedWorker) -> None:
+    """What any process of the gateway writes there is known to the supervisor, which removes nothing else."""
+    async with running_gateway(workers=[worker.url], processes=2) as gateway:
+        paths = shared_files(gateway.processes.serving[0])
+        assert len(paths) > 1
+
+    assert left_of(paths) == []
+
+
 @asynccontextmanager
 async def streaming(gateway: Gateway, workers: Sequence[ScriptedWorker]) -> AsyncIterator[list[asyncio.Task[Answer]]]:
     """Streams, half of them at each process, that have all reached a worker and have some way to go."""

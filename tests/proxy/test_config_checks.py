@@ -114,6 +114,13 @@ def test_listeners_must_differ(lines, expected):
     assert problem.startswith(expected)
 
 
+def test_word_of_a_key_that_is_not_shown():
+    """What a key says is hidden, and that it is text helps nobody where text is asked for."""
+    text = f"models: [{{name: a, workers: [http://a]}}]\nkeys: [{{name: a, sha256: {SHA}, priority: hi}}]\n"
+
+    assert problems(text) == ["line 2, keys[0].priority: must be `high`, `normal` or `low`; did you mean `high`?"]
+
+
 def test_keys_together():
     """Keys have names, sums and models of their own; a near or aliased model name is pointed out."""
     other = hashlib.sha256(b"other").hexdigest()
