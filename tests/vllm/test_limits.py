@@ -65,8 +65,7 @@ async def asked(gateway: Gateway, body: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_ratios_settle_near_one_once_the_worker_is_known(judged: Gateway) -> None:
-    """After its calibration is accepted, requests that nobody is in the way of take what is expected, half of them within a factor
-    of two: the machine is whose it is."""
+    """After its calibration is accepted, requests with nobody in their way take what is expected, half of them to a factor of 2."""
     dice = random.Random(3)
 
     async def some(count: int, at_once: tuple[int, ...]) -> list[dict[str, Any]]:
