@@ -65,7 +65,7 @@ async def asked(gateway: Gateway, body: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_ratios_settle_near_one_once_the_worker_is_known(judged: Gateway) -> None:
-    """After its calibration is accepted, requests with nobody in their way take what is expected, half of them to a factor of 2."""
+    """After its calibration is accepted, requests with nobody in their way take what is expected, half within a factor of 2."""
     dice = random.Random(3)
 
     async def some(count: int, at_once: tuple[int, ...]) -> list[dict[str, Any]]:
