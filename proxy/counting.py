@@ -17,6 +17,7 @@ import msgspec
 from proxy.counting_process import LENGTH, Counted, Job
 from proxy.framing import FramingError, take_answer_head
 from routing.topology import Model, TokenizerSource, Topology, Worker
+from telemetry.events import MAX_TOKENS
 from telemetry.record import CountResult
 
 if TYPE_CHECKING:
@@ -203,7 +204,8 @@ async def _ask(worker: Worker, key: str | None, body: bytes) -> int | None:
             return None
         if len(rest) < length:
             rest += await reader.readexactly(length - len(rest))
-        return msgspec.json.decode(rest[:length], type=_Answer).count
+        count = msgspec.json.decode(rest[:length], type=_Answer).count
+        return count if 0 <= count <= MAX_TOKENS else None
     except msgspec.DecodeError:
         return None
     finally:

@@ -18,6 +18,7 @@ from proxy.errors import ClientFault
 ASK_FOR_USAGE = b'"stream_options":{"include_usage":true}'
 MAX_TOKENS = 2**40
 """More than any context: a larger output limit is read as this, so that sums with it stay exact."""
+_MAX_CHOICES = 2**20  # more than any worker makes; the same
 
 _BOM = b"\xef\xbb\xbf"
 _MOST_BYTES_WITH_CONSTANTS = 1024 * 1024
@@ -130,7 +131,7 @@ def parse_request(body: bytes) -> InferenceRequest:
     if max_tokens is None or (other_limit is not None and 0 <= other_limit < max_tokens):
         max_tokens = other_limit
     prompts = 1
-    choices = fields.n if fields.n is not None and fields.n > 0 else 1
+    choices = min(fields.n, _MAX_CHOICES) if fields.n is not None and fields.n > 0 else 1
     text_bytes = len(fields.messages) + len(fields.tools)
     token_ids = 0
     if fields.prompt:

@@ -42,6 +42,14 @@ def encode_frame(records: list[RequestRecord]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+def _can_be_sent(record: RequestRecord) -> bool:
+    try:
+        encode_frame([record])
+    except (OverflowError, TypeError, ValueError):
+        return False
+    return True
+
+
 class FrameReader:
     """Sans-IO: bytes in, records out. One per connection; of no more use once `fault` is set."""
 
@@ -150,7 +158,12 @@ class RecordSender:
         fresh, self._fresh = self._fresh, []
         for start in range(0, len(fresh), _RECORDS_PER_FRAME):
             batch = fresh[start : start + _RECORDS_PER_FRAME]
-            frame = encode_frame(batch)
+            try:
+                frame = encode_frame(batch)
+            except (OverflowError, TypeError, ValueError):  # some figure that no check has caught: only its record is lost
+                batch = [record for record in batch if _can_be_sent(record)]
+                self._drop(min(_RECORDS_PER_FRAME, len(fresh) - start) - len(batch))
+                frame = encode_frame(batch)
             if self._frame_bytes + len(frame) > MAX_UNSENT_BYTES:
                 self._drop(len(batch))
                 continue

@@ -9,6 +9,9 @@ from routing.estimate import Prompt, TokenEstimate
 ASSUMED_OUTPUT_TOKENS = 1024
 """Output budget of a request that declares none, while nothing better is known."""
 
+_MOST_LOAD_TOKENS = 2**40
+"""More than any worker holds. Loads are sums of floats, which have to come back to exactly 0: these are exact to 2**53."""
+
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
     """One request's tokens, and what ties it to a worker. Tokens are counts; ``None`` is not declared or not known."""
@@ -47,8 +50,8 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def load_tokens(self) -> int:
-        """What the request adds to a worker's load: all prompts, and the output budget of every sequence."""
+        """What the request adds to a worker's load: all prompts, and the output budget of every sequence, as far as can be."""
         if self.sequences == 1:
             return self.estimate.tokens + self.output_tokens
         prompts = self.estimate.tokens if self.batch_tokens is None else self.batch_tokens
-        return prompts + self.output_tokens * self.sequences
+        return min(prompts + self.output_tokens * self.sequences, _MOST_LOAD_TOKENS)

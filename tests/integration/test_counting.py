@@ -143,6 +143,19 @@ async def test_a_worker_counts_with_its_template():
         assert json.loads(question.body)["messages"][0]["role"] == "user"
 
 
+@pytest.mark.parametrize("count", [-5, 10**30])
+async def test_an_absurd_count_is_none(count: int):
+    """Its request goes on with the most that was estimated, and has its record."""
+
+    def absurd(request: Received) -> list[Step]:
+        return [Send(plain(200, {"count": count}))] if request.path == "/tokenize" else answering(request)
+
+    async with two_pools("from-worker", absurd) as two:
+        record = await two.ask(NEAR, "asked")
+
+        assert (record["pool"], record["count_result"], record["counted_prompt_tokens"]) == ("long", "failed", None)
+
+
 async def test_a_client_may_leave_while_its_prompt_is_counted():
     """Its record says so, no worker gets it, and nothing stays in flight."""
     async with two_pools({"from_worker": True, "timeout_seconds": 30}, silent_on_tokenize) as two:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.raw_client import RawClient, request_bytes
 from tests.integration.scene import CHAT, chat_body
 from tests.integration.scripted_worker import Received, ScriptedWorker
-from tests.integration.steps import Hang, Reset, Send, Step
+from tests.integration.steps import Hang, Reset, Send, Step, Until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.flaky(reruns=2)]
 
@@ -99,4 +100,36 @@ async def test_nothing_stays_behind_however_requests_end() -> None:
             records = await gateway.records(120)
 
     assert len(records) == 120
+    assert {name: set(values) for name, values in found.items()} == {name: {0.0} for name in GAUGES}
+
+
+@pytest.mark.parametrize("number", [10**30, 10**400], ids=["not exact as a float", "no float at all"])
+async def test_a_request_for_absurdly_many_answers_leaves_others_alone(number: int) -> None:
+    """It goes to the worker as it is; what ran beside it is taken off again to the last token, and all have their records."""
+    may_end = asyncio.Event()
+
+    def held(request: Received) -> list[Step]:
+        if request.path != CHAT:
+            return [Send(plain(404, b"{}"))]
+        if request.headers["x-request-id"] == "absurd":
+            return [Send(plain(400, b'{"error": {"message": "n is too large"}}'))]
+        return [Until(may_end), Send(chat_answer("ok", usage=usage_of(9, 1)))]
+
+    async with ScriptedWorker(held) as worker, running_gateway(workers=[worker.url], processes=PROCESSES) as gateway:
+        clients = [await RawClient.connect(gateway.base_url) for _ in range(2)]
+        for client, name, more in zip(clients, ("usual", "absurd"), ({}, {"n": number, "max_tokens": number}), strict=True):
+            body = json.dumps(chat_body(stream=False, **more)).encode()
+            await client.send(request_bytes("POST", CHAT, body, [("X-Request-Id", name)]))
+            if name == "usual":
+                await worker.received()
+        refused = await clients[1].read_answer(10)
+        may_end.set()
+        answered = await clients[0].read_answer(10)
+        for client in clients:
+            client.close()
+        records = await gateway.records(2)
+        found = figures(gateway)
+
+    assert (answered.status, refused.status) == (200, 400)
+    assert {record["request_id"] for record in records} == {"usual", "absurd"}
     assert {name: set(values) for name, values in found.items()} == {name: {0.0} for name in GAUGES}

@@ -296,3 +296,18 @@ async def test_no_timer_stands_while_nothing_is_put(tmp_path: Path) -> None:
 def test_flush_interval_is_short() -> None:
     """A record is on its way within a twentieth of a second."""
     assert module.FLUSH_SECONDS == 0.05
+
+
+async def test_what_cannot_be_sent_is_dropped_and_counted(tmp_path: Path) -> None:
+    """One figure that is beyond all bounds costs nobody else a record."""
+    path = tmp_path / "records.sock"
+    dropped: list[int] = []
+    async with a_control(path) as control:
+        sender = RecordSender(path, on_drop=dropped.append)
+        for name, number in (("before", 1), ("absurd", 2**70), ("after", 3)):
+            sender.put(a_record(number, name))
+        await eventually(lambda: len(control.records) == 2)
+        await sender.close(1.0)
+
+    assert [record.request_id for record in control.records] == ["before", "after"]
+    assert dropped == [1]
