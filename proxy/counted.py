@@ -52,7 +52,8 @@ class CountsFirst(Attempts):
                 learned = state.loads.guidance.models.get(model.name)
                 template = None if source.is_worker else (learned and learned.tokens) or UNLEARNED
                 demand = counted(prepared.demand, tokens, template)
-            self.prepared = msgspec.structs.replace(prepared, demand=demand)
+            # After a reload it is another value, or gone.
+            self.prepared = msgspec.structs.replace(prepared, demand=demand, model=state.endpoints.model(model.name))
             self._attempt(now)
         except ProxyError as error:
             self.fail(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.integration.answers import chat_answer, plain, usage_of
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.raw_client import RawClient, request_bytes
 from tests.integration.scripted_worker import Received, ScriptedWorker
-from tests.integration.steps import Hang, Send, Step
+from tests.integration.steps import Hang, Send, Step, Until
 from tests.tokenizers_made import a_tokenizer_file
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio, pytest.mark.flaky(reruns=2)]
@@ -66,6 +68,14 @@ class Two:
                 return found[0]
             await asyncio.sleep(0.02)
         raise TimeoutError(request_id)
+
+    async def reload(self, models: list[dict[str, Any]]) -> None:
+        """Put other models in force, everywhere."""
+        self.gateway.config["models"] = models
+        self.gateway.config_path.write_text(yaml.safe_dump(self.gateway.config))
+        self.gateway.supervisor.send_signal(signal.SIGHUP)
+        await self.gateway.metrics_when(lambda metrics: metrics.value("ridgeline_reloads_total", result="ok") == 1, 10)
+        await asyncio.sleep(0.7)  # serving processes look for news twice a second
 
     async def until_counted(self, text: str) -> None:
         """The counting process takes a moment to load."""
@@ -171,6 +181,32 @@ async def test_a_client_may_leave_while_its_prompt_is_counted():
             lambda metrics: all(sample.value == 0 for sample in metrics["ridgeline_in_flight_requests"]), 5
         )
         assert not [request for request in (*two.short.requests, *two.long.requests) if request.path == CHAT]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_reload_while_a_prompt_is_counted(stays: bool):
+    """What it goes to is a worker of the configuration that is in force by then; a model that is gone is told as such."""
+    may_count = asyncio.Event()
+
+    def late_on_tokenize(request: Received) -> list[Step]:
+        return [Until(may_count), *answering(request)] if request.path == "/tokenize" else answering(request)
+
+    async with two_pools({"from_worker": True, "timeout_seconds": 30}, late_on_tokenize) as two:
+        async with await RawClient.connect(two.gateway.base_url) as client:
+            await client.send(two.request(NEAR, "counted"))
+            await two.long.received()
+            left = [{"name": "tiny" if stays else "other", "pools": [{"name": "long", "workers": [two.long.url]}]}]
+            await two.reload(left)
+            may_count.set()
+            answer = await client.read_answer(20)
+
+        record = await two.record("counted")
+
+        assert (answer.status, record["worker"]) == ((200, two.long.url.removeprefix("http://")) if stays else (404, None))
+        assert not [request for request in two.short.requests if request.path == CHAT]
+        await two.gateway.metrics_when(
+            lambda metrics: all(sample.value == 0 for sample in metrics["ridgeline_in_flight_requests"]), 5
+        )
 
 
 async def test_the_estimate_is_learned_from_answers(tmp_path: Path):
