@@ -43,6 +43,7 @@ class CountingProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._pending: dict[int, tuple[asyncio.Future[int | None], float]] = {}
+        self._sources: set[TokenizerSource] = set()  # that the process was started for
         self._ready: set[TokenizerSource] = set()
         self._numbers = 0
         self._started_at = float("-inf")
@@ -52,7 +53,7 @@ class CountingProcess:
         return f"<CountingProcess {'running' if self._process else 'not running'}, {len(self._pending)} pending>"
 
     def look_after(self, topology: Topology, now: float) -> None:
-        """Twice a second: start it if any model needs it, end it when it is stuck."""
+        """Twice a second: start it if any model needs it, end it when it is stuck or has loaded something else."""
         sources = {
             model.tokenizer for model in topology.models if model.tokenizer is not None and not model.tokenizer.is_worker
         }
@@ -60,10 +61,10 @@ class CountingProcess:
             if any(now > until for _, until in self._pending.values()):
                 _log.warning("counting tokens took too long; the counting process is started again")
                 self._kill()
-            elif not sources:
+            elif sources != self._sources:  # of a reload; one that was loaded would stay in memory
                 self._kill()
         if sources and self._task is None and not self._is_closed and now - self._started_at >= _RESTART_SECONDS:
-            self._started_at = now
+            self._started_at, self._sources = now, sources
             self._task = asyncio.get_running_loop().create_task(self._run(sources))
 
     async def count(self, job: Job) -> Result:
