@@ -22,9 +22,10 @@ _PENDING = offset("ridgeline_ledger_pending_prompt_tokens")
 _UNTIL = offset("ridgeline_ledger_until_seconds")
 
 
-Reading = tuple[float, float, float, float, float]
+Reading = tuple[float, float, float, float, float, int]
 """A worker's ledger at an instant, all serving processes together: the instant in monotonic seconds, requests integrated over
-time, their prompt tokens the same, prompt tokens sent since the beginning, and those of requests whose answer has not begun.
+time, their prompt tokens the same, prompt tokens sent since the beginning, those of requests whose answer has not begun, and
+how many other processes are in all that.
 
 A plain tuple, since three are made for each request.
 """
@@ -56,9 +57,12 @@ _ALONE = 1e-9  # a mean of others below this is rounding
 
 
 def beside(earlier: Reading, later: Reading, own_prompt_tokens: int) -> Beside | None:
-    """What ran beside a request that was in flight from one reading to the other; ``None`` if they are at the same instant."""
+    """What ran beside a request that was in flight from one reading to the other; ``None`` if they are at the same instant.
+
+    Nor is it known when a process has come in between: all that it ever did would seem to have happened meanwhile.
+    """
     seconds = later[0] - earlier[0]
-    if seconds <= 0.0:
+    if seconds <= 0.0 or later[5] != earlier[5]:
         return None
     sent = later[3] - earlier[3]
     requests = (later[1] - earlier[1]) / seconds - 1.0
@@ -131,4 +135,4 @@ class Ledger:
             prompt_token_seconds += values[base + _PROMPT_TOKEN_SECONDS] + values[base + _PROMPTS] * since
             sent += values[base + _SENT]
             pending += values[base + _PENDING]
-        return (now, request_seconds, prompt_token_seconds, sent, pending)
+        return (now, request_seconds, prompt_token_seconds, sent, pending, len(self._peers))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic as clock
 
 import msgspec
 import pytest
 
+from proxy.ledger import beside
 from proxy.load import WorkerLoads
 from proxy.rundir import CONTROL_CELLS, serving_cells
 from routing.demand import Demand
@@ -275,3 +277,23 @@ def test_what_is_left_out_stays_so_in_another_topology(process):
     assert set(one.loads.snapshot().avoided) == {0}
     one.loads.look_at_health(1.0)
     assert one.figure("w-1", slot("ridgeline_worker_ejected")) == 1
+
+
+def test_a_process_that_follows_a_reload_later_ran_nothing_beside_a_request(process):
+    """Between two readings its whole life seems to pass, since the first had none of it: nothing is said then."""
+    one, two = process(0), process(1)
+    begun_at = clock()
+    busy = two.loads.enter(a_decision(TWO, "w-0"), 100, begun_at - 5000.0)
+    two.loads.begin(a_decision(TWO, "w-0"), 100)
+    two.loads.ledger.read(busy.block.base, begun_at - 1.0)
+    three = a_topology({"default": ["w-0", "w-1", "w-2"]})
+    one.adopt(three)
+    stay = one.loads.enter(a_decision(three, "w-0"), 10, begun_at)
+    one.loads.begin(a_decision(three, "w-0"), 10)
+
+    two.adopt(three)
+    one.loads.look_around()
+    one.loads.ledger.remove(stay, begun_at + 2.0)
+
+    assert stay.ended is not None
+    assert beside(stay.begun, stay.ended, 10) is None
