@@ -69,18 +69,23 @@ class Admission:
         loads = self._state.loads
         if not self.lines and (loads.caps is None or not loads.has_peers):
             return False
-        pool = _pool_of(prepared)
+        pool = self._pool_of(prepared)
         where = pool.model, pool.name
         return (where in self.lines or loads.queued_elsewhere(*where) > 0) and prepared.demand.load_tokens > 0
 
     def wait(self, exchange: Exchange, prepared: Prepared, now: float) -> None:
         """Let a request wait; it goes on by `resume`, or ends. Raises `ProxyError` when it may not."""
-        pool = _pool_of(prepared)
+        pool = self._pool_of(prepared)
         self._put(exchange, prepared, now, now + pool.admission.queue_seconds - exchange.queue_seconds)
         self._wake()  # there may be room for it behind one that waits for more
 
+    def _pool_of(self, prepared: Prepared) -> Pool:
+        """The pool whose queue a request waits in: the one that it would go to."""
+        chosen = choose_pool(prepared.model, prepared.demand, self._state.loads.guidance)
+        return prepared.model.pools[-1] if isinstance(chosen, Impossible) else chosen[0]
+
     def _put(self, exchange: Exchange, prepared: Prepared, since: float, until: float) -> None:
-        pool, key = _pool_of(prepared), exchange.key
+        pool, key = self._pool_of(prepared), exchange.key
         where = pool.model, pool.name
         exchange.queued_for = pool
         line = self.lines.get(where) or Line(pool)
@@ -201,8 +206,10 @@ class Admission:
         else:
             return started
         loads = self._state.loads
-        kept = worker_to_keep(line.pool, loads.snapshot(is_retry=True))
-        if kept is None or loads.caps is None:
+        if loads.caps is None or entry.item.prepared is None:
+            return started
+        kept = worker_to_keep(line.pool, entry.item.prepared.demand, loads.snapshot(is_retry=True))
+        if kept is None:
             return started
         # There is room, and not enough for whoever is next. One worker is kept for it; others may pass to the rest.
         queue.bring_to_front()
@@ -243,15 +250,9 @@ class Admission:
             try:
                 model = self._state.endpoints.model(prepared.model.name)
                 exchange.prepared = prepared = msgspec.structs.replace(prepared, model=model)
-                self._put(exchange, prepared, entry.since, entry.since + _pool_of(prepared).admission.queue_seconds)
+                self._put(exchange, prepared, entry.since, entry.since + self._pool_of(prepared).admission.queue_seconds)
             except ProxyError as error:
                 exchange.queue_seconds += max(0.0, now - entry.since)
                 exchange.fail(error)
         if not self.lines:
             self._rest()
-
-
-def _pool_of(prepared: Prepared) -> Pool:
-    """The pool whose queue a request waits in: the one that it would go to."""
-    chosen = choose_pool(prepared.model, prepared.demand)
-    return prepared.model.pools[-1] if isinstance(chosen, Impossible) else chosen[0]

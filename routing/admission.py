@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from routing.demand import Demand
+from routing.estimate import TokenEstimate
 from routing.guidance import Guidance
+from routing.pools import takers
 from routing.topology import Pool, Topology, Worker
 
 if TYPE_CHECKING:
@@ -70,23 +72,31 @@ def has_room(worker: Worker, demand: Demand, snapshot: Snapshot) -> bool:
     return (running < caps.requests[index] and snapshot.load_tokens[index] + wanted <= caps.tokens[index]) or not wanted
 
 
-def worker_to_keep(pool: Pool, snapshot: Snapshot) -> Worker | None:
+def worker_to_keep(pool: Pool, demand: Demand, snapshot: Snapshot) -> Worker | None:
     """The worker to keep free of others for a request that finds no room, because some worker has room for a smaller one.
 
-    It is the one that lacks least, which will have room soonest. ``None`` while there is no room for anybody: then the request
-    waits like all the others, and one with more right may still come.
+    It is the one that lacks least of those that could take this request, which will have room soonest. ``None`` while there is
+    no room for anybody: then the request waits like all the others, and one with more right may still come.
     """
     caps = snapshot.caps
     if caps is None:
         return None
     running, load = snapshot.in_flight, snapshot.load_tokens
-    up = [worker for worker in pool.workers if snapshot.is_up[worker.index] != 0.0 and not worker.is_draining]
-    with_room = [
-        worker
-        for worker in up
-        if running[worker.index] < caps.requests[worker.index] and load[worker.index] < caps.tokens[worker.index]
-    ]
-    return min(with_room, key=lambda worker: load[worker.index] - caps.tokens[worker.index], default=None)
+
+    def may_have_room(worker: Worker) -> bool:
+        return running[worker.index] < caps.requests[worker.index] and load[worker.index] < caps.tokens[worker.index]
+
+    if not any(map(may_have_room, takers(pool, _SMALLEST, snapshot))):
+        return None
+    able = takers(pool, demand, snapshot)
+    return min(
+        [worker for worker in able if may_have_room(worker)] or able,
+        key=lambda worker: load[worker.index] - caps.tokens[worker.index],
+        default=None,
+    )
+
+
+_SMALLEST = Demand(TokenEstimate(0, 0, 0), max_tokens=0)
 
 
 _RATE_SECONDS = 10.0  # over which starts are averaged

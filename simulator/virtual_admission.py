@@ -87,7 +87,7 @@ class _QueuedRun(Run):
                 break
         else:
             return
-        kept = worker_to_keep(self._model.pools[0], self._snapshot(self._caps))
+        kept = worker_to_keep(self._model.pools[0], demand_of(entry.item.arrival), self._snapshot(self._caps))
         if kept is None:
             return
         queue.bring_to_front()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+import msgspec
 import pytest
 
 from routing.admission import Caps, DrainRate, caps_of, has_room, worker_to_keep
 from routing.demand import Demand
 from routing.estimate import TokenEstimate
-from routing.guidance import NO_GUIDANCE, Guidance, WorkerGuidance
+from routing.guidance import NO_GUIDANCE, Guidance, PoolGuidance, WorkerGuidance, pool_key
 from routing.policy import Decision, Impossible, Snapshot, choose
 from routing.topology import Admission
 from tests.routing.topologies import a_model, a_pool, a_topology, a_worker
@@ -86,11 +87,24 @@ def test_the_worker_to_keep_is_the_one_that_lacks_least():
     """Among those with room for something, the one with the most free tokens; nobody while there is no room at all."""
     cap = Caps((4.0, 4.0), (1000.0, 3000.0))
 
-    assert worker_to_keep(POOL, a_snapshot((1, 1), (100, 2000), cap)) == POOL.workers[1]
-    assert worker_to_keep(POOL, a_snapshot((1, 4), (100, 100), cap)) == POOL.workers[0]
-    assert worker_to_keep(POOL, a_snapshot((4, 4), (100, 100), cap)) is None
-    assert worker_to_keep(POOL, a_snapshot((1, 1), (1000, 100), cap, up=(1, 0))) is None
-    assert worker_to_keep(POOL, a_snapshot()) is None
+    assert worker_to_keep(POOL, a_demand(950), a_snapshot((1, 1), (100, 2000), cap)) == POOL.workers[1]
+    assert worker_to_keep(POOL, a_demand(950), a_snapshot((1, 4), (100, 100), cap)) == POOL.workers[0]
+    assert worker_to_keep(POOL, a_demand(950), a_snapshot((4, 4), (100, 100), cap)) is None
+    assert worker_to_keep(POOL, a_demand(950), a_snapshot((1, 1), (1000, 100), cap, up=(1, 0))) is None
+    assert worker_to_keep(POOL, a_demand(950), a_snapshot()) is None
+
+
+def test_no_worker_is_kept_for_what_it_could_never_take():
+    """Of a pool of unlike workers the one that holds the request is kept, full as it is; others may pass to the other one."""
+    cap = Caps((4.0, 4.0), (1000.0, 1000.0))
+    lengths = {"w-0": WorkerGuidance(max_model_len=8192), "w-1": WorkerGuidance(max_model_len=512)}
+    told = Guidance(pools={pool_key("m", "default"): PoolGuidance(512, 8192)}, workers=lengths)
+    snapshot = msgspec.structs.replace(a_snapshot((4, 1), (990, 10), cap), guidance=told)
+
+    assert worker_to_keep(POOL, a_demand(950), snapshot) == POOL.workers[0]
+    assert worker_to_keep(POOL, a_demand(100), snapshot) == POOL.workers[1]
+    failing = msgspec.structs.replace(snapshot, avoided={1})
+    assert worker_to_keep(POOL, a_demand(950), failing) is None
 
 
 def test_a_kept_worker_gets_only_what_it_is_kept_for():
