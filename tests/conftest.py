@@ -18,7 +18,7 @@ settings.register_profile("ridgeline", deadline=None, derandomize=True, suppress
 settings.load_profile("ridgeline")
 
 HERE = Path(__file__).parent
-APART = ("integration", "vllm")  # folders and markers of what measures time or starts real programs
+APART = ("integration", "vllm", "browser")  # folders and markers of what measures time or starts real programs
 REQUIRES_ALL = os.environ.get("REQUIRE_REAL") == "1"
 
 

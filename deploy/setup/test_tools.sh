@@ -14,7 +14,10 @@ fi
 
 # program:Debian package:what is left out without it
 tools='
-promtool:prometheus:the checks of the metrics page by promtool
+promtool:prometheus:the checks of the metrics page and of the alert rules
+prometheus-alertmanager:prometheus-alertmanager:the way of an alert from a fault to its receiver
+chromium:chromium:the tests of the live page in a browser
+redis-server:redis-server:quotas that several gateways share
 '
 
 missing() {
