@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import select
 import signal
 import socket
 import sys
@@ -55,9 +56,10 @@ async def serve(options: Options) -> None:
     server = await loop.create_server(lambda: ClientConnection(state), sock=listener, backlog=_BACKLOG)
     state.tick()
     await stop.wait()
+    is_orphan = options.parent_fd is not None and _has_ended(options.parent_fd)
     if options.parent_fd is not None:
         loop.remove_reader(options.parent_fd)
-    await drain(state, server)
+    await drain(state, server, is_orphan=is_orphan)
 
 
 async def first_topology(run_dir: Path) -> Topology:
@@ -69,12 +71,16 @@ async def first_topology(run_dir: Path) -> Topology:
         return topology
 
 
-async def drain(state: ServingState, server: asyncio.Server) -> None:
-    """Say not ready and serve on for a while; then take no more connections, and end what runs when its time is over."""
+async def drain(state: ServingState, server: asyncio.Server, *, is_orphan: bool = False) -> None:
+    """Say not ready and serve on for a while; then take no more connections, and end what runs when its time is over.
+
+    An orphan, whose supervisor was killed, lets go of the address at once: whoever starts the gateway anew needs it.
+    """
     limits = state.topology.limits
     deadline = clock() + limits.drain_seconds
     state.is_draining = True
-    await asyncio.sleep(min(limits.drain_grace_seconds, limits.drain_seconds))
+    if not is_orphan:
+        await asyncio.sleep(min(limits.drain_grace_seconds, limits.drain_seconds))
     state.is_closing = True
     server.close()
     while (state.exchanges or any(client.has_unsent for client in state.clients)) and clock() < deadline:  # noqa: ASYNC110
@@ -86,6 +92,10 @@ async def drain(state: ServingState, server: asyncio.Server) -> None:
     state.close_connections()
     state.counting.close()
     await state.sender.close(_SENDER_CLOSE_SECONDS)
+
+
+def _has_ended(pipe: int) -> bool:
+    return bool(select.select([pipe], [], [], 0)[0])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -307,3 +307,27 @@ async def test_connections_spread_over_the_processes(gateway: Gateway, at_once: 
         client.close()
     assert len(shares) == 2
     assert min(shares.values()) >= 120
+
+
+async def test_a_gateway_whose_supervisor_was_killed_can_be_started_again_at_once(
+    worker: ScriptedWorker, tmp_path: Path
+) -> None:
+    """Its children let go of the addresses, whatever grace they would have had, and their streams go on to their end."""
+    worker.script = script
+    config = {"models": [{"name": "tiny", "workers": [worker.url]}], "limits": {"drain_grace_seconds": 30}}
+    killed = Gateway(config, tmp_path, processes=1, environ={})
+    await killed.start()
+    await killed.ready()
+    async with await RawClient.connect(killed.base_url) as client:
+        await client.send(chat_bytes())
+        start = await client.read_until(b"t0 ")
+        killed.supervisor.kill()
+        await killed.supervisor.wait()
+        killed_at = time.monotonic()
+        async with running_gateway({**killed.config, "limits": {}}):
+            started_seconds = time.monotonic() - killed_at
+            answer = await client.read_answer(start=start)
+
+    print(f"\nstarted again {started_seconds:.2f} s after the supervisor was killed")
+    assert answer.end is End.COMPLETE
+    assert b"t19 " in answer.body
