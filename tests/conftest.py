@@ -1,7 +1,7 @@
 """What holds for all tests: with REQUIRE_REAL=1 in the environment nothing may be left out, so a skipped test fails.
 
-``--part`` runs half of them: `make test` shares the unit tests out among processes, while what measures time or starts real
-programs has the machine to itself.
+``--part`` runs one of three parts. `make test` shares unit tests and integration tests out among two processes, one part after
+the other; what measures time closely or is heavy by itself has the machine for itself.
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ settings.register_profile("ridgeline", deadline=None, derandomize=True, suppress
 settings.load_profile("ridgeline")
 
 HERE = Path(__file__).parent
-APART = ("integration", "vllm", "browser")  # folders and markers of what measures time or starts real programs
+# In the order of preference; markers, and the folders of all tests that bear them. The last is what is left.
+PARTS = {"alone": ("alone", "vllm", "browser"), "integration": ("integration",), "units": ()}
+FOLDERS = {
+    "units": {HERE / name for name in ("integration", "vllm", "browser")},
+    "integration": {HERE / "vllm", HERE / "browser"},
+}
 REQUIRES_ALL = os.environ.get("REQUIRE_REAL") == "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Everything, unless told otherwise."""
-    parser.addoption("--part", choices=["units", "apart"], help="unit tests alone, or all others")
+    parser.addoption("--part", choices=sorted(PARTS), help="only these")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import what is not wanted, where the folder tells."""
-    return True if config.getoption("part") == "units" and collection_path in [HERE / folder for folder in APART] else None
+    return True if collection_path in FOLDERS.get(config.getoption("part"), ()) else None
 
 
 @pytest.hookimpl(trylast=True)
@@ -37,11 +42,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Each test is in exactly one part; its markers tell which."""
     part = config.getoption("part")
     if part is not None:
-        halves: dict[str, list[pytest.Item]] = {"units": [], "apart": []}
-        for item in items:
-            halves["apart" if any(map(item.get_closest_marker, APART)) else "units"].append(item)
-        items[:] = halves.pop(part)
-        config.hook.pytest_deselected(items=halves.popitem()[1])
+        others = [item for item in items if _part_of(item) != part]
+        items[:] = [item for item in items if _part_of(item) == part]
+        config.hook.pytest_deselected(items=others)
+
+
+def _part_of(item: pytest.Item) -> str:
+    return next(part for part, markers in PARTS.items() if not markers or any(map(item.get_closest_marker, markers)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,22 +1,27 @@
 #!/bin/sh
-# Runs all tests: unit tests in two processes, then, alone on the machine, what measures time or starts real programs.
-# Arguments reach pytest. A part in which they select nothing is no failure, unless they select nothing in both.
+# Runs all tests: unit tests and integration tests in two processes each, then, one by one, what needs the machine for itself.
+# Arguments reach pytest. A part in which they select nothing is no failure, unless they select nothing in any.
 set -u
 cd -- "$(dirname -- "$0")/../.."
 
-.venv/bin/python -m pytest --part=units -n 2 --dist worksteal "$@"
-units=$?
-if [ "$units" != 0 ] && [ "$units" != 5 ]; then
-    echo "ridgeline: unit tests failed (status $units); the others follow" >&2
-fi
-.venv/bin/python -m pytest --part=apart "$@"
-apart=$?
+worst=5 # nothing selected
 
-if [ "$units" = 5 ]; then # nothing selected
-    exit "$apart"
-fi
-if [ "$units" = 0 ] && [ "$apart" = 5 ]; then
-    exit 0
-fi
-[ "$units" = 0 ] || exit "$units"
-exit "$apart"
+run() {
+    part=$1
+    shift
+    .venv/bin/python -m pytest --part="$part" "$@"
+    status=$?
+    case $status in
+    0) [ "$worst" != 5 ] || worst=0 ;;
+    5) ;;
+    *)
+        worst=$status
+        echo "ridgeline: $part: tests failed (status $status)" >&2
+        ;;
+    esac
+}
+
+run units -n 2 --dist worksteal "$@"
+run integration -n 2 --dist loadfile "$@"
+run alone "$@"
+exit "$worst"

@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.chaos.workers import MODEL, SimulatedWorker, simulated_workers
 from tests.integration.gateway import Gateway, running_gateway
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.alone, pytest.mark.asyncio(loop_scope="module")]
 WORKERS = ("w-0", "w-1")
 
 

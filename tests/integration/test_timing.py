@@ -18,7 +18,7 @@ from tests.integration.scene import CHAT, COMPLETIONS, Scene, chat_body, running
 from tests.integration.steps import Hang, Send, Step, Until, Wait
 
 # They hold the gateway against a clock on a machine that others may use: a second look before a failure counts.
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.flaky(reruns=2)]
+pytestmark = [pytest.mark.alone, pytest.mark.asyncio(loop_scope="module"), pytest.mark.flaky(reruns=2)]
 
 FRAME: dict[str, Any] = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
 

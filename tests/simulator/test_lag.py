@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.raw_client import request_bytes
 
 # They hold a real process against a clock on a machine that others may use: a second look before a failure counts.
-pytestmark = [pytest.mark.integration, pytest.mark.flaky(reruns=2)]
+pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.flaky(reruns=2)]
 
 STEP_SECONDS = 0.023  # at least, on the GPU that is asked for; 43 tokens a second and stream
 STREAMS = 300
