@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from proxy.errors import ClientFault, ProxyError, WorkerFault
-from routing.patience import expected_silence_seconds, first_byte_limit_seconds
+from routing.patience import expected_silence_seconds, first_byte_limit_seconds, held_tokens
 from telemetry.meter import StreamMeter
 from telemetry.record import Outcome, Phase
 
@@ -68,10 +68,10 @@ def expected_seconds(exchange: Progress) -> float | None:
     pace = exchange.state.loads.guidance.workers.get(decision.worker.name)
     if pace is None or pace.prefill_tokens_per_second is None or pace.decode_tokens_per_second is None:
         return None
-    demand = prepared.demand
+    demand, most = prepared.demand, pace.max_model_len
     return expected_silence_seconds(
-        demand.estimate.tokens,
-        0 if prepared.request.stream else demand.output_tokens,
+        held_tokens(demand.estimate.tokens, most),
+        0 if prepared.request.stream else held_tokens(demand.output_tokens, most),
         prefill_tokens_per_second=pace.prefill_tokens_per_second,
         decode_tokens_per_second=pace.decode_tokens_per_second,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from proxy.deadlines import last_sign_at
 from routing.guidance import UNKNOWN_PACE
 from routing.health import FleetHealth
-from routing.patience import LIMIT_FACTOR, expected_silence_seconds
+from routing.patience import LIMIT_FACTOR, expected_silence_seconds, held_tokens
 
 if TYPE_CHECKING:
     from proxy.exchange import Exchange
@@ -56,7 +56,7 @@ def _is_one_overdue(those: list[tuple[Exchange, float]], silence_seconds: float,
     ahead = longest = 0
     for exchange, since in sorted(those, key=_sent_at):
         if exchange.first_body_at is None:
-            tokens = 0 if exchange.prepared is None else exchange.prepared.demand.estimate.tokens
+            tokens = 0 if exchange.prepared is None else _held(exchange, exchange.prepared.demand.estimate.tokens)
             ahead += tokens
             longest = max(longest, tokens)
             if now - since > silence_seconds + _expected_seconds(exchange, ahead):
@@ -80,8 +80,18 @@ def _expected_seconds(exchange: Exchange, prompt_tokens: int) -> float:
     pace = exchange.state.loads.guidance.workers.get(decision.worker.name, UNKNOWN_PACE)
     expected = expected_silence_seconds(
         prompt_tokens,
-        0 if prepared.request.stream and not prepared.request.hides_reasoning else prepared.demand.output_tokens,
+        0
+        if prepared.request.stream and not prepared.request.hides_reasoning
+        else _held(exchange, prepared.demand.output_tokens),
         prefill_tokens_per_second=pace.prefill_tokens_per_second,
         decode_tokens_per_second=pace.decode_tokens_per_second,
     )
     return expected if pace is UNKNOWN_PACE else LIMIT_FACTOR * expected
+
+
+def _held(exchange: Exchange, tokens: int) -> int:
+    decision = exchange.decision
+    if decision is None:
+        return tokens
+    pace = exchange.state.loads.guidance.workers.get(decision.worker.name, UNKNOWN_PACE)
+    return held_tokens(tokens, pace.max_model_len)

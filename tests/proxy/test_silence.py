@@ -97,6 +97,15 @@ def test_a_long_prompt_has_its_time() -> None:
     assert judged(100.0, Asking(100_000, sent_at=3.0), Asking(last=3.0))[0] is Condition.WELL
 
 
+def test_a_prompt_that_no_worker_can_hold_has_no_more_time_than_one_that_fits() -> None:
+    """The worker holds 32,768 tokens: three times 3.3 s at its pace, whatever the estimate of 64 MB of text says."""
+    small = WorkerGuidance(max_model_len=32_768, prefill_tokens_per_second=10_000.0, decode_tokens_per_second=100.0)
+    guidance = Guidance(workers={"w-0": small})
+
+    assert judged(39.0, Asking(16_000_000, guidance=guidance))[0] is Condition.WELL
+    assert judged(41.0, Asking(16_000_000, guidance=guidance))[0] is Condition.SILENCE
+
+
 @pytest.mark.parametrize("kind", [{"stream": False}, {"hides_reasoning": True}])
 def test_an_answer_that_comes_late_has_its_time(kind: dict[str, bool]) -> None:
     """A plain answer, and the end of thoughts that are not shown, come when all of them has been generated."""

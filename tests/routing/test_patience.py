@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from routing.patience import expected_silence_seconds, first_byte_limit_seconds
+from routing.patience import MOST_CONTEXT_TOKENS, expected_silence_seconds, first_byte_limit_seconds, held_tokens
 
 
 def test_long_prompts_take_their_time() -> None:
@@ -23,3 +23,10 @@ def test_an_answer_in_one_piece_takes_its_time() -> None:
 def test_the_limit_grows_with_what_is_expected(expected: float | None, limit: float) -> None:
     """It is never below what is configured, and stays so where nothing is known."""
     assert first_byte_limit_seconds(60.0, expected) == limit
+
+
+@pytest.mark.parametrize(("max_model_len", "held"), [(32_768, 32_768), (None, MOST_CONTEXT_TOKENS)])
+def test_no_more_is_waited_for_than_a_worker_can_hold(max_model_len: int | None, held: int) -> None:
+    """A body of 64 MB is not worth hours: a worker refuses at once what it cannot hold. What fits counts as it is."""
+    assert held_tokens(16_000_000, max_model_len) == held
+    assert held_tokens(5_000, max_model_len) == 5_000
