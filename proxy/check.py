@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxy.config import Config, PoolAdmission, PoolConfig, PoolLimits, read_config
+from proxy.config import Config, PoolConfig, read_config
+from proxy.config_bounds import PoolAdmission, PoolLimits
 from proxy.config_checks import warnings_of
 from proxy.config_errors import ConfigError, KeyPath, dotted
 from proxy.config_file import Document, read_text

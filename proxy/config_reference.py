@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from proxy.config import Config, LimitsConfig, PoolLimits
+from proxy.config import Config
+from proxy.config_bounds import LimitsConfig, PoolLimits
 from proxy.config_problems import FOUND, sections_of
 
 FOLDER = Path("docs/reference")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from proxy.config import Config, PoolAdmission, PoolConfig, WorkerConfig
+from proxy.config import Config, PoolConfig, WorkerConfig
+from proxy.config_bounds import PoolAdmission
 from proxy.config_tokenizer import TokenizerConfig
 from proxy.worker_url import parse_worker_url
 from routing.topology import (

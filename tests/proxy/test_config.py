@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from proxy.config import ConfigError, LimitsConfig, PoolLimits, Problem, load_config, parse_config
+from proxy.config import ConfigError, Problem, load_config, parse_config
+from proxy.config_bounds import LimitsConfig, PoolLimits
 from routing.topology import Limits
 
 ROOT = Path(__file__).parents[2]
