@@ -10,7 +10,7 @@ class PoolReason(StrEnum):
 
     __hash__ = str.__hash__  # in C; Enum's own is a Python function
 
-    ONLY_POOL = "only_pool"
+    ONLY_POOL = "only_pool"  # nothing to choose from
     CONTEXT_LENGTH = "context_length"  # the smallest whose range holds prompt and output budget
     UNCERTAIN = "uncertain"  # a smaller one probably holds them, but the prompt may be longer than it is taken for
     MAY_FIT = "may_fit"  # the largest: the estimate is over its range, its lower end is not
@@ -24,8 +24,8 @@ class Reason(StrEnum):
     __hash__ = str.__hash__  # in C; Enum's own is a Python function
 
     ONLY_WORKER = "only_worker"  # nothing to choose from
-    TURN = "turn"
-    LEAST_LOAD = "least_load"
+    TURN = "turn"  # in turn
+    LEAST_LOAD = "least_load"  # the least work under way, in tokens
     TWO_CHOICES = "two_choices"  # the less loaded of two
     AFFINITY = "affinity"  # requests that begin like this one go there
     SESSION = "session"  # so do the requests of its session

@@ -21,7 +21,7 @@ class Outcome(StrEnum):
 
     __hash__ = str.__hash__
 
-    OK = "ok"
+    OK = "ok"  # complete
     CLIENT_ERROR = "client_error"  # the request was at fault: bad JSON, unknown model, or the worker's own 4xx passed on
     REJECTED = "rejected"  # refused by the gateway before a worker was asked; `reason` says why
     WORKER_BUSY = "worker_busy"  # the worker's 429 or 503 passed on
@@ -52,12 +52,12 @@ class Rejection(StrEnum):
 
     __hash__ = str.__hash__
 
-    AUTH = "auth"
-    RATE = "rate"
-    QUEUE = "queue"
-    FIT = "fit"
-    NO_WORKER = "no_worker"
-    DRAINING = "draining"
+    AUTH = "auth"  # no key, an unknown one, or a model that it may not use
+    RATE = "rate"  # its key has used up what it may per minute
+    QUEUE = "queue"  # the queue was full, or its deadline passed there
+    FIT = "fit"  # longer than any worker of its model takes
+    NO_WORKER = "no_worker"  # none that could be asked
+    DRAINING = "draining"  # the gateway was ending
     MEMORY = "memory"  # bodies of requests under way hold as much as they may
 
 
@@ -67,7 +67,7 @@ class Misroute(StrEnum):
     __hash__ = str.__hash__
 
     TOO_SMALL = "too_small"  # the prompt was longer than estimated: the worker may have refused it
-    TOO_LARGE = "too_large"
+    TOO_LARGE = "too_large"  # the prompt was shorter than estimated: a smaller pool would have done
 
 
 class CountResult(StrEnum):
@@ -75,11 +75,11 @@ class CountResult(StrEnum):
 
     __hash__ = str.__hash__
 
-    COUNTED = "counted"
-    TIMEOUT = "timeout"
+    COUNTED = "counted"  # in time
+    TIMEOUT = "timeout"  # it took too long; the estimate stood
     BUSY = "busy"  # too many were being counted
     TOO_LONG = "too_long"  # more bytes, or a longer run without a blank, than is counted
-    FAILED = "failed"
+    FAILED = "failed"  # the tokenizer or the worker that was asked could not
 
 
 class NoToken(StrEnum):
@@ -125,25 +125,25 @@ class Cause(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """One request, finished. All durations in seconds from one monotonic clock."""
 
-    request_id: str
+    request_id: str  # the client's where it is short and plain, else a new one; also in `x-request-id` of the answer
     ended_unix_seconds: float  # wall clock; for reading logs, never for arithmetic
     key: str | None = None  # configured name of the API key
-    model: str = "unknown"  # configured model name; "unknown" when none matched
-    pool: str = "none"  # "none" when no pool was chosen
+    model: str = "unknown"  # configured model name; `unknown` when none matched
+    pool: str = "none"  # `none` when no pool was chosen
     worker: str | None = None  # name of the worker that answered, or of the last one tried
-    endpoint: str = "other"
-    stream: bool = False
+    endpoint: str = "other"  # what was asked for: chat, completions, responses, messages, embeddings, …
+    stream: bool = False  # the client asked for a stream
     status: int | None = None  # status sent to the client; None when no head was sent
     worker_status: int | None = None  # status the worker gave
-    outcome: Outcome = Outcome.INTERNAL_ERROR
-    reason: str | None = None
+    outcome: Outcome = Outcome.INTERNAL_ERROR  # how it ended
+    reason: str | None = None  # why it ended so, unless it is ok; also the name of a limit or the code of an error
     fault: str | None = None  # what was wrong with the worker's answer, in words of the gateway
-    phase: Phase | None = None  # only with outcome client_gone
+    phase: Phase | None = None  # where its client left; only with outcome `client_gone`
     attempts: int = 0  # workers asked
-    pool_reason: str | None = None
-    policy: str | None = None
-    route_reason: str | None = None
-    finish_reasons: tuple[str, ...] = ()
+    pool_reason: str | None = None  # why this pool
+    policy: str | None = None  # by which a worker was chosen
+    route_reason: str | None = None  # why this worker
+    finish_reasons: tuple[str, ...] = ()  # of each choice, as the worker said them
 
     ttft_seconds: float | None = None  # fully received -> first generated token; streams only
     ttft_visible_seconds: float | None = None  # fully received -> first visible text
@@ -154,43 +154,43 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     stall_ratio: float | None = None  # largest gap between token events / their median gap
     e2e_seconds: float | None = None  # fully received -> last byte handed over (or the end, if earlier)
     upload_seconds: float | None = None  # first byte of the request -> fully received
-    queue_seconds: float | None = None
+    queue_seconds: float | None = None  # waiting in the gateway for a worker with room
     connect_seconds: float | None = None  # getting a connection to the worker; 0 for a kept one
     client_wait_seconds: float | None = None  # time in which the client's socket took no more bytes
-    overhead_seconds: float | None = None  # the gateway's own work
+    overhead_seconds: float | None = None  # the gateway's own work, both ways
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    cached_tokens: int | None = None  # None: the worker did not say
+    prompt_tokens: int | None = None  # by the worker's usage, cached ones among them
+    completion_tokens: int | None = None  # by the worker's usage, reasoning among them
+    reasoning_tokens: int | None = None  # part of the completion
+    cached_tokens: int | None = None  # prompt tokens that the worker found in its prefix cache; None: it did not say
     cached_inferred: bool = False  # 0 was inferred from an absent field of a worker that reports hits otherwise
     completion_is_estimate: bool = False  # no usage arrived: token events were counted instead
     prompt_is_estimate: bool = False  # no usage arrived although tokens did: `estimated_prompt_tokens` stands in for it
     token_events: int = 0  # events that carried at least one token
-    estimated_prompt_tokens: int | None = None
+    estimated_prompt_tokens: int | None = None  # before it was sent, from its bytes
     counted_prompt_tokens: int | None = None  # counted exactly, because a pool depended on it; without what a template adds
     count_result: CountResult | None = None  # what came of counting; None: it was not needed
-    count_seconds: float | None = None  # that it took
+    count_seconds: float | None = None  # that counting took
     misroute: Misroute | None = None  # the pool that the true tokens would have been given is another than the estimate's
     misroute_tokens: int | None = None  # then true prompt tokens - those the pool was chosen by
     max_tokens: int | None = None  # output limit declared by the client
     load_tokens: int | None = None  # what it counted for while in flight: estimated prompt and output budget
-    request_bytes: int = 0
-    answer_bytes: int = 0
-    no_token: NoToken | None = None
+    request_bytes: int = 0  # of the client's body
+    answer_bytes: int = 0  # of the body sent to the client
+    no_token: NoToken | None = None  # why a stream has no first token
     missing_end: str | None = None  # which end marker a stream that counts as complete did not send
     is_batch: bool = False  # several prompts or choices, which no limit is held against
     ahead_tokens: int | None = None  # estimated prompt tokens of others at the worker, unanswered when this was sent
     beside_prefill_requests: float | None = None  # others in flight at the worker, mean from being sent to the first byte
     beside_prefill_prompt_tokens: float | None = None  # mean prompt of one of them
     joined_tokens: int | None = None  # prompt tokens that others sent there meanwhile
-    beside_decode_requests: float | None = None  # the same from the first byte to the end; of a plain request, all the time
-    beside_decode_prompt_tokens: float | None = None
+    beside_decode_requests: float | None = None  # the same from the first byte to the end, or of a plain request all along
+    beside_decode_prompt_tokens: float | None = None  # mean prompt of one of them
     arrived_tokens: int | None = None  # prompt tokens that others sent there from the first byte to the end
     worker_ttft_seconds: float | None = None  # by the worker's own clock: scheduled -> first token
-    worker_queue_seconds: float | None = None  # the same: in its queue
-    worker_generation_seconds: float | None = None  # the same: first token -> last token
-    worker_itl_seconds: float | None = None  # the same: mean gap between tokens
+    worker_queue_seconds: float | None = None  # by the worker's own clock: in its queue
+    worker_generation_seconds: float | None = None  # by the worker's own clock: first token -> last token
+    worker_itl_seconds: float | None = None  # by the worker's own clock: mean gap between tokens
     trace_id: str | None = None  # the client's, or that of the trace which began here
     chain_id: str | None = None  # of the call chain: a hash of the configured header, or the client's trace id
     chain_call: int | None = None  # which call of its chain this is, from 1; known in the control process only
@@ -202,17 +202,17 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
 
     # Known in the control process only.
     expected_cached_tokens: int | None = None  # what such a prompt usually finds cached at this worker
-    cache_lost: str | None = None  # why it did not: salted, restarted, elsewhere, evicted
+    cache_lost: str | None = None  # why it found less than that: salted, restarted, elsewhere, evicted
 
     # Known in the control process only, and only where GPU and shape are configured. Seconds.
-    ttft_floor_seconds: float | None = None  # of what the worker took, as `upstream_ttft_seconds` is
-    ttft_reference_seconds: float | None = None
-    ttft_expected_seconds: float | None = None  # of a fully cold prompt where the hit is not known
-    tpot_floor_seconds: float | None = None
-    tpot_reference_seconds: float | None = None
-    tpot_expected_seconds: float | None = None
+    ttft_floor_seconds: float | None = None  # physics: the least that `upstream_ttft_seconds` could have been
+    ttft_reference_seconds: float | None = None  # the floor with the batch that really ran
+    ttft_expected_seconds: float | None = None  # of a healthy worker; of a fully cold prompt where the hit is not known
+    tpot_floor_seconds: float | None = None  # the least that `tpot_seconds` could have been
+    tpot_reference_seconds: float | None = None  # the floor with the batch that really ran
+    tpot_expected_seconds: float | None = None  # of a healthy worker
     e2e_floor_seconds: float | None = None  # plain requests only, less what gateway and client took
-    e2e_reference_seconds: float | None = None
-    e2e_expected_seconds: float | None = None
+    e2e_reference_seconds: float | None = None  # the floor with the batch that really ran
+    e2e_expected_seconds: float | None = None  # of a healthy worker
     deviations: tuple[str, ...] = ()  # figures that are far from what was expected: ttft, tpot, e2e
     causes: tuple[Cause, ...] = ()  # of the first of them, most seconds first, what is unexplained among them

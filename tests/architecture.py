@@ -26,7 +26,8 @@ CORE_MODULES = (
     *("simulator.bodies_more", "simulator.wire", "simulator.wire_chat", "simulator.wire_completion"),
     *("simulator.wire_messages", "simulator.wire_responses", "simulator.wire_small"),
 )
-SHELL = ("telemetry.cells", "telemetry.sinks", "telemetry.reference")  # the parts of core packages that do I/O
+# The parts of core packages that do I/O.
+SHELL = ("telemetry.cells", "telemetry.sinks", "telemetry.reference", "telemetry.record_reference")
 
 IMPURE_MODULES = frozenset(
     {

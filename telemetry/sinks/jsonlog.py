@@ -24,9 +24,11 @@ STANDARD_OUTPUT = "-"
 MAX_WAITING_BYTES = 16 * 1024 * 1024
 
 # The record is an array between processes; people and programs that read the log want names, and no spans or sketches.
-_FIELDS = tuple(name for name in RequestRecord.__struct_fields__ if name not in ("trace", "prompt", "affinity", "beginning"))
-_Line = msgspec.defstruct("_Line", [("time", str), *((name, object) for name in _FIELDS)])
-_fields = attrgetter(*_FIELDS)
+LOGGED_FIELDS = tuple(
+    name for name in RequestRecord.__struct_fields__ if name not in ("trace", "prompt", "affinity", "beginning")
+)
+_Line = msgspec.defstruct("_Line", [("time", str), *((name, object) for name in LOGGED_FIELDS)])
+_fields = attrgetter(*LOGGED_FIELDS)
 _encoder = msgspec.json.Encoder()
 # What some readers of lines take for a line end and JSON may carry as it is: NEL, line and paragraph separator.
 _LINE_ENDS = tuple((character.encode(), f"\\u{ord(character):04x}".encode()) for character in "\x85\u2028\u2029")
