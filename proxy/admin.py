@@ -7,7 +7,6 @@ Origin, if there is one, has to be the same, and a change has to be JSON, which 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
 from time import time
 
 import msgspec
@@ -17,6 +16,8 @@ from proxy.config_values import check_name
 from proxy.drifting import DriftWatch
 from proxy.fleet import Fleet
 from proxy.judging import Judge
+from proxy.live import LiveFeed
+from proxy.live_routes import add_live, host_of, is_loopback, own_names_only
 from proxy.observer import GatewayView, observer_app
 from proxy.overlay import AddedWorker, LastWorkerError, Overlay, OverlayError
 from proxy.worker_url import parse_worker_url
@@ -40,10 +41,11 @@ def admin_app(
     chains: ChainTable | None = None,
     judge: Judge | None = None,
     watch: DriftWatch | None = None,
+    feed: LiveFeed | None = None,
 ) -> web.Application:
     """The routes of the admin listener, which is bound to ``address`` (HOST:PORT)."""
     host = address.rpartition(":")[0].strip("[]")
-    may_change = _is_loopback(host)
+    may_change = is_loopback(host)
 
     async def state(_: web.Request) -> web.Response:
         return web.Response(body=view.state(), content_type="application/json")
@@ -102,6 +104,8 @@ def admin_app(
         return handle
 
     app = observer_app(view)
+    app.middlewares.append(own_names_only(host))
+    add_live(app, feed or LiveFeed(view, judge or Judge()))
     app.router.add_get("/api/state", state)
     app.router.add_get("/api/records", records)
     app.router.add_get("/api/chains", call_chains)
@@ -130,21 +134,13 @@ def _check_change(request: web.Request, *, may_change: bool) -> None:
     if not may_change:
         raise web.HTTPForbidden(text="workers can be changed here only while the admin listener is on a loopback address\n")
     host = request.headers.get("Host", "")
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    if name.lower() != "localhost" and not _is_loopback(name.strip("[]")):
+    if not is_loopback(host_of(host)):
         raise web.HTTPForbidden(text="the Host header names another machine\n")
     origin = request.headers.get("Origin")
     if origin is not None and origin != f"http://{host}":
         raise web.HTTPForbidden(text="a page of another origin may not change workers\n")
     if request.method == "POST" and request.can_read_body and request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType(text="send application/json\n")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _problem(status: int, text: str) -> web.Response:

@@ -35,6 +35,7 @@ from proxy.guiding import Guide
 from proxy.judging import Judge
 from proxy.learning import TokenAdviser
 from proxy.listener import bound_address, open_listener
+from proxy.live import LiveFeed
 from proxy.model_lengths import ModelLengths
 from proxy.notices import notice
 from proxy.observer import GatewayView, Site, observer_app
@@ -116,6 +117,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         guide = Guide([tokens, lengths, PaceAdviser(), caps, speeds, Prefixes()], options.run_dir)
         judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
         watch = DriftWatch(judge.prefill_of)
+        feed = LiveFeed(view, judge)
         fleet: Fleet | None = None
 
         def know(config: Config) -> None:
@@ -130,6 +132,7 @@ async def run(config: Config, text: str, options: Options) -> None:
                 judge.adopt(fleet.topology, fleet.cells.values)
             records = judge.take(watch.take(followers.take(records)))
             view.recent.extend(records)
+            feed.take(records)
             log.write_all(records)
 
         listeners = [_listen(name, getattr(config, name)) for name in ("observe_listen", "admin_listen")]
@@ -144,7 +147,9 @@ async def run(config: Config, text: str, options: Options) -> None:
         stack.push_async_callback(fleet.close)
         addresses = [bound_address(listener) for listener in listeners]
         for app, listener in zip(
-            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains, judge, watch)), listeners, strict=True
+            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains, judge, watch, feed)),
+            listeners,
+            strict=True,
         ):
             site = Site(app)
             stack.push_async_callback(site.stop)
@@ -164,6 +169,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(finder.run(fleet, view)),
             asyncio.create_task(lengths.run(fleet, session)),
             asyncio.create_task(ConditionWatch(view).run()),
+            asyncio.create_task(feed.run()),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")

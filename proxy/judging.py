@@ -167,6 +167,18 @@ class Judge:
         pools = {(pool.model, pool.name) for pool in topology.pools}
         self._pools = {name: lately for name, lately in self._pools.items() if name in pools}
 
+    def yardstick_of(self, model: str, pool: str) -> Yardstick | None:
+        """What the requests of a pool are held against; ``None`` if that is not known."""
+        return self._yardsticks.get((model, pool))
+
+    def hardware(self) -> dict[PoolName, str]:
+        """What each worker of a pool is, where that is known: "h100-sxm", "4 x h100-sxm"."""
+        gpus = {name: each.deployment for name, each in self._yardsticks.items()}
+        return {
+            name: each.gpu.id if each.parallelism.gpus == 1 else f"{each.parallelism.gpus} x {each.gpu.id}"
+            for name, each in gpus.items()
+        }
+
     def prefill_of(self, model: str, pool: str) -> PrefillSeconds | None:
         """Expected prefill at a pool's workers, from tokens and those of them that are cached; ``None`` if not known."""
         yardstick = self._yardsticks.get((model, pool))

@@ -140,6 +140,16 @@ class GatewayView:
         self._next = (self._make_scene(topology, control), monotonic() + _ADOPTION_SECONDS)
 
     @property
+    def processes(self) -> int:
+        """Serving processes that there should be."""
+        return self._processes
+
+    @property
+    def log_lines_dropped(self) -> int:
+        """Lines of the request log that were lost so far."""
+        return self._log_dropped()
+
+    @property
     def _shown(self) -> _Scene:
         if self._next is not None:
             scene, until = self._next

@@ -25,6 +25,7 @@ CORE_MODULES = (
     *("simulator.prompts", "simulator.refusals", "simulator.text", "simulator.transfer", "simulator.vocabulary"),
     *("simulator.bodies_more", "simulator.wire", "simulator.wire_chat", "simulator.wire_completion"),
     *("simulator.wire_messages", "simulator.wire_responses", "simulator.wire_small"),
+    "dashboards.live",
 )
 # The parts of core packages that do I/O.
 SHELL = ("telemetry.cells", "telemetry.sinks", "telemetry.reference", "telemetry.record_reference")

@@ -1,0 +1,257 @@
+"""What the last requests were like: the newest records themselves, and of each worker how its figures were spread lately.
+
+Bounded whatever the traffic: records by number, spreads by buckets. A spread covers the last one to two minutes: two halves of
+a minute each take turns, so that taking a record costs no look at a clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from telemetry.record import Outcome, RequestRecord
+
+KEPT_RECORDS = 500
+HALF_SECONDS = 60.0
+_RATIO = 1.25
+_LEAST_SECONDS = 0.00025
+BOUNDS = tuple(_LEAST_SECONDS * _RATIO**step for step in range(69))
+"""Upper ends of the buckets in seconds, from a quarter of a millisecond to 16 minutes; what is longer is in one more."""
+_BUCKETS = len(BOUNDS) + 1
+
+# What says nothing about the worker that had the request.
+_NOT_FAILED = frozenset({Outcome.OK, Outcome.CLIENT_GONE, Outcome.CLIENT_ERROR, Outcome.REJECTED, Outcome.SHUTDOWN})
+_TTFT, _TTFT_EXPECTED, _TTFT_FLOOR, _TPOT, _TPOT_EXPECTED, _TPOT_FLOOR = range(6)
+
+
+class Spread(msgspec.Struct, frozen=True, gc=False):
+    """How one figure was spread: counts of neighbouring buckets, the first of them by its place among the bounds."""
+
+    first: int
+    counts: list[int]
+
+
+class Figure(msgspec.Struct, frozen=True, gc=False):
+    """TTFT or TPOT of one worker or pool lately, in seconds, beside its limits where they are known.
+
+    TTFT is what the worker took, as it is held against the limits. Quantiles are read off buckets and right to a tenth.
+    """
+
+    requests: int
+    p50_seconds: float
+    p90_seconds: float
+    p99_seconds: float
+    expected_p50_seconds: float | None
+    floor_p50_seconds: float | None
+    measured: Spread
+    expected: Spread | None
+    floor: Spread | None
+
+
+class Sums(msgspec.Struct, gc=False):
+    """What adds up, of one worker or pool lately."""
+
+    requests: int = 0
+    failed: int = 0  # by the worker's fault, or the gateway's
+    deviating: int = 0  # far from what was expected
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    hit_known_tokens: int = 0  # prompt tokens of requests whose cached tokens are known
+    hit_unknown: int = 0  # requests whose cached tokens are not
+
+    def add(self, other: Sums) -> None:
+        """Add another's."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class _Half:
+    """One worker over one minute."""
+
+    __slots__ = ("causes", "counts", "outcomes", "sums")
+
+    def __init__(self) -> None:
+        self.counts: list[list[int]] = [[0] * _BUCKETS for _ in range(6)]
+        self.sums = Sums()
+        self.causes: dict[str, int] = {}  # the first of each deviating request
+        self.outcomes: dict[str, int] = {}  # of failed ones
+
+
+class _Lately:
+    __slots__ = ("before", "now")
+
+    def __init__(self) -> None:
+        self.now = _Half()
+        self.before: _Half | None = None
+
+    @property
+    def halves(self) -> tuple[_Half, ...]:
+        return (self.now,) if self.before is None else (self.now, self.before)
+
+
+class Glimpse:
+    """One worker's, or several workers', last one to two minutes."""
+
+    __slots__ = ("_counts", "causes", "outcomes", "sums")
+
+    def __init__(self) -> None:
+        self._counts: list[list[int]] = [[0] * _BUCKETS for _ in range(6)]
+        self.sums = Sums()
+        self.causes: dict[str, int] = {}
+        self.outcomes: dict[str, int] = {}
+
+    def add(self, other: _Half | Glimpse) -> None:
+        """Add what another has."""
+        if other.sums.requests == 0:
+            return
+        theirs = other.counts if isinstance(other, _Half) else other._counts
+        self._counts = [
+            [a + b for a, b in zip(mine, more, strict=True)] for mine, more in zip(self._counts, theirs, strict=True)
+        ]
+        self.sums.add(other.sums)
+        for own, more in ((self.causes, other.causes), (self.outcomes, other.outcomes)):
+            for name, count in more.items():
+                own[name] = own.get(name, 0) + count
+
+    @property
+    def ttft(self) -> Figure | None:
+        """``None`` without any."""
+        return _figure(*self._counts[:3])
+
+    @property
+    def tpot(self) -> Figure | None:
+        """``None`` without any."""
+        return _figure(*self._counts[3:])
+
+
+class Window:
+    """One per control process. `take` every record, `turn` about once a second, `keep_only` when workers have gone."""
+
+    def __init__(self) -> None:
+        self.taken = 0  # records so far
+        self._recent: deque[RequestRecord] = deque(maxlen=KEPT_RECORDS)
+        self._workers: dict[str, _Lately] = {}
+        self._turned_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Window {len(self._recent)} of {self.taken} records, {len(self._workers)} workers>"
+
+    def take(self, records: Iterable[RequestRecord]) -> None:
+        """Remember finished requests."""
+        for record in records:
+            self.taken += 1
+            self._recent.append(record)
+            if record.worker is None:
+                continue
+            lately = self._workers.get(record.worker)
+            if lately is None:
+                lately = self._workers[record.worker] = _Lately()
+            _count(lately.now, record)
+
+    def turn(self, now: float) -> None:
+        """Let a half begin when it is time; ``now`` is of a monotonic clock."""
+        if self._turned_at is None:
+            self._turned_at = now
+        elif now - self._turned_at >= HALF_SECONDS:
+            is_long_ago = now - self._turned_at >= 2 * HALF_SECONDS
+            self._turned_at = now
+            for lately in self._workers.values():
+                lately.before = None if is_long_ago else lately.now
+                lately.now = _Half()
+
+    def keep_only(self, workers: Iterable[str]) -> None:
+        """Forget the spreads of all others."""
+        kept = set(workers)
+        self._workers = {name: lately for name, lately in self._workers.items() if name in kept}
+
+    def glimpse(self, worker: str) -> Glimpse:
+        """A worker's last one to two minutes; empty if it had no request."""
+        found = Glimpse()
+        lately = self._workers.get(worker)
+        if lately is not None:
+            for half in lately.halves:
+                found.add(half)
+        return found
+
+    def newest(self, most: int, after: int = 0, until: int | None = None) -> Iterator[RequestRecord]:
+        """The newest of the records that came after the first so many, newest first; ``until`` so many had come."""
+        skipped = 0 if until is None else self.taken - until
+        last = min(skipped + most, self.taken - after, len(self._recent))
+        for index in range(skipped + 1, last + 1):
+            yield self._recent[-index]
+
+    def find(self, request_id: str) -> RequestRecord | None:
+        """The newest record of this request, if it is still kept."""
+        return next((record for record in reversed(self._recent) if record.request_id == request_id), None)
+
+
+def _count(half: _Half, record: RequestRecord) -> None:
+    sums, counts = half.sums, half.counts
+    sums.requests += 1
+    if (seconds := record.upstream_ttft_seconds) is not None:
+        counts[_TTFT][bisect_left(BOUNDS, seconds)] += 1
+        if (limit := record.ttft_expected_seconds) is not None:
+            counts[_TTFT_EXPECTED][bisect_left(BOUNDS, limit)] += 1
+            counts[_TTFT_FLOOR][bisect_left(BOUNDS, record.ttft_floor_seconds or 0.0)] += 1
+    if (seconds := record.tpot_seconds) is not None:
+        counts[_TPOT][bisect_left(BOUNDS, seconds)] += 1
+        if (limit := record.tpot_expected_seconds) is not None:
+            counts[_TPOT_EXPECTED][bisect_left(BOUNDS, limit)] += 1
+            counts[_TPOT_FLOOR][bisect_left(BOUNDS, record.tpot_floor_seconds or 0.0)] += 1
+    sums.completion_tokens += record.completion_tokens or 0
+    if (prompt := record.prompt_tokens) is not None:
+        sums.prompt_tokens += prompt
+        if record.cached_tokens is not None:
+            sums.hit_known_tokens += prompt
+            sums.cached_tokens += record.cached_tokens
+        elif not record.prompt_is_estimate:
+            sums.hit_unknown += 1
+    if record.outcome not in _NOT_FAILED:
+        sums.failed += 1
+        half.outcomes[record.outcome] = half.outcomes.get(record.outcome, 0) + 1
+    if record.deviations:
+        sums.deviating += 1
+        if record.causes:
+            name = record.causes[0].name
+            half.causes[name] = half.causes.get(name, 0) + 1
+
+
+def _figure(measured: list[int], expected: list[int], floor: list[int]) -> Figure | None:
+    total = sum(measured)
+    if not total:
+        return None
+    p50, p90, p99 = (quantile(measured, total, share) for share in (0.5, 0.9, 0.99))
+    judged = sum(expected)
+    return Figure(
+        total,
+        p50,
+        p90,
+        p99,
+        quantile(expected, judged, 0.5) if judged else None,
+        quantile(floor, judged, 0.5) if judged else None,
+        _spread(measured),
+        _spread(expected) if judged else None,
+        _spread(floor) if judged else None,
+    )
+
+
+def quantile(counts: Sequence[int], total: int, share: float) -> float:
+    """Where so large a share of what was counted in these buckets lies below, in seconds; within a bucket by its logarithm."""
+    wanted = total * share
+    below = 0
+    for index, count in enumerate(counts):
+        if below + count >= wanted and count:
+            upper = BOUNDS[min(index, len(BOUNDS) - 1)]
+            return upper * float(_RATIO ** ((wanted - below) / count - 1.0))
+        below += count
+    return BOUNDS[-1]
+
+
+def _spread(counts: list[int]) -> Spread:
+    first = next(index for index, count in enumerate(counts) if count)
+    last = next(index for index in range(len(counts) - 1, -1, -1) if counts[index])
+    return Spread(first, counts[first : last + 1])

@@ -1,0 +1,192 @@
+"""What the live page shows, kept up to date in the control process, and its streams to those who look.
+
+One view is made every second or more seldom (a large fleet's takes longer) and encoded once for all viewers. Who looks is
+bounded, and who reads too slowly is dropped: a browser connects again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from time import monotonic, process_time, time
+
+import msgspec
+from aiohttp import web
+
+from dashboards.live.fleet import Around, FleetView, Since, build
+from dashboards.live.phases import row_of
+from dashboards.live.window import Window
+from proxy.judging import Judge
+from proxy.observer import GatewayView
+from routing.topology import Topology
+from telemetry.record import RequestRecord
+from telemetry.wellformed import well_formed
+
+_log = logging.getLogger(__name__)
+
+MOST_VIEWERS = 16
+WRITE_SECONDS = 10.0
+"""For a viewer to take what it was sent."""
+PERIOD_SECONDS = 1.0
+_MOST_LOAD_RATIO = 0.02  # of this process, for making views
+_BYTES_PER_SECOND = 128 * 1024  # that a viewer gets on average
+_FRESH_SECONDS = 0.25  # how old a view may be that is given to who asks for one
+_ROWS = 100  # that a viewer gets at once
+_HEARTBEAT_SECONDS = 5.0
+_RETRY_MILLISECONDS = 1000
+_STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class LiveFeed:
+    """One per control process. `take` every record; `run` is a task of its own."""
+
+    def __init__(
+        self, view: GatewayView, judge: Judge, *, most_viewers: int = MOST_VIEWERS, write_seconds: float = WRITE_SECONDS
+    ) -> None:
+        self.window = Window()
+        self._most_viewers = most_viewers
+        self._write_seconds = write_seconds
+        self.viewers = 0
+        self._view = view
+        self._judge = judge
+        self._since = Since()
+        self._topology: Topology | None = None
+        self._looking = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._is_closing = False
+        self._looked_at = -_FRESH_SECONDS
+        self._cost_seconds = 0.0
+        self._fleet = b""
+        self._rows = b""
+        self._rows_between = (0, 0)  # records taken when those rows begin, and when they end
+
+    def __repr__(self) -> str:
+        return f"<LiveFeed {self.window}, {self.viewers} viewers>"
+
+    def take(self, records: Iterable[RequestRecord]) -> None:
+        """Remember finished requests. A fault of ours costs nobody else its records."""
+        try:
+            self.window.take(records)
+        except Exception:
+            _log.exception("records could not be taken for the live page")
+
+    async def run(self) -> None:
+        """Look again and again until cancelled. A fault of ours in one look is logged and does not end it."""
+        while True:
+            pause = max(PERIOD_SECONDS, self._cost_seconds / _MOST_LOAD_RATIO, len(self._fleet) / _BYTES_PER_SECOND)
+            await asyncio.sleep(pause)
+            try:
+                async with self._looking:
+                    await self._look()
+            except Exception:
+                _log.exception("the live page could not be brought up to date")
+
+    async def fleet(self) -> bytes:
+        """The fleet of this moment as JSON."""
+        async with self._looking:
+            if monotonic() - self._looked_at > _FRESH_SECONDS:
+                await self._look()
+        return self._fleet
+
+    def close(self) -> None:
+        """End all streams."""
+        self._is_closing = True
+        self._tell()
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Send the fleet, and finished requests, until the viewer leaves or reads too slowly."""
+        if self.viewers >= self._most_viewers:
+            return web.Response(status=503, text=f"{self._most_viewers} are looking already\n", headers={"Retry-After": "5"})
+        response = web.StreamResponse(headers=_STREAM_HEADERS)
+        self.viewers += 1
+        try:
+            await response.prepare(request)
+            await self._send(response, request)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+        except ConnectionResetError:
+            pass
+        finally:
+            self.viewers -= 1
+        return response
+
+    async def _send(self, response: web.StreamResponse, request: web.Request) -> None:
+        piece = b"retry: %d\n\n" % _RETRY_MILLISECONDS + _event(b"fleet", await self.fleet())
+        told = self._rows_between[1]
+        piece += _event(b"records", self._encoded(self.window.newest(_ROWS, until=told)))
+        news = self._news
+        while not self._is_closing:
+            async with asyncio.timeout(self._write_seconds):
+                await response.write(piece)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HEARTBEAT_SECONDS):
+                    await news.wait()
+            if not news.is_set():
+                piece = b": still here\n\n"
+                continue
+            news = self._news
+            piece = _event(b"fleet", self._fleet)
+            if told < self._rows_between[1]:
+                begin, end = self._rows_between
+                rows = self._rows if told == begin else self._encoded(self.window.newest(_ROWS, after=told, until=end))
+                piece += _event(b"records", rows)
+                told = end
+        with suppress(ConnectionResetError):
+            await response.write_eof()
+
+    async def _look(self) -> None:
+        snapshot = self._view.snapshot()
+        if snapshot.topology is not self._topology:
+            self._topology = snapshot.topology
+            self.window.keep_only(worker.name for worker in snapshot.topology.workers)
+        self.window.turn(monotonic())
+        around = Around(
+            snapshot=snapshot,
+            conditions=self._view.conditions(),
+            hardware=self._judge.hardware(),
+            processes=self._view.processes,
+            log_lines_dropped=self._view.log_lines_dropped,
+            now_unix_seconds=time(),
+        )
+        began_at, cost = process_time(), 0.0
+        view: FleetView | None = None
+        for made in build(around, self.window, self._since):
+            view = made
+            if made is None:
+                cost += process_time() - began_at
+                await asyncio.sleep(0)
+                began_at = process_time()
+        self._fleet = msgspec.json.encode(view)
+        if self.viewers:
+            begin = self._rows_between[1]
+            self._rows = self._encoded(self.window.newest(_ROWS, after=begin))
+            self._rows_between = (begin, self.window.taken)
+        else:
+            self._rows_between = (self.window.taken, self.window.taken)
+        self._cost_seconds = cost + process_time() - began_at
+        self._looked_at = monotonic()
+        self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _encoded(self, records: Iterable[RequestRecord]) -> bytes:
+        """Rows of these records as a JSON list."""
+        chosen = list(records)
+        try:
+            return msgspec.json.encode([row_of(record) for record in chosen])
+        except UnicodeEncodeError:
+            return msgspec.json.encode([row_of(well_formed(record)) for record in chosen])
+
+
+def _event(name: bytes, data: bytes) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name, data)

@@ -1,0 +1,133 @@
+"""The newest records, and how figures were spread lately."""
+
+from __future__ import annotations
+
+from statistics import quantiles
+from time import process_time
+
+import pytest
+
+from dashboards.live.window import BOUNDS, HALF_SECONDS, KEPT_RECORDS, Window
+from telemetry.record import Cause, Outcome, RequestRecord
+from tests.dashboards.live.requests_made import a_record
+
+
+def a_window(*records: RequestRecord) -> Window:
+    window = Window()
+    window.turn(0.0)
+    window.take(records)
+    return window
+
+
+def test_quantiles_are_near_the_truth() -> None:
+    """Read off buckets, they are within a tenth of what the values themselves say."""
+    values = [0.05 * 1.01**step for step in range(300)]
+
+    figure = a_window(*(a_record(upstream_ttft_seconds=value) for value in values)).glimpse("w-0").ttft
+
+    assert figure is not None
+    assert figure.requests == 300
+    exact = quantiles(values, n=100)
+    assert (figure.p50_seconds, figure.p90_seconds, figure.p99_seconds) == pytest.approx(
+        (exact[49], exact[89], exact[98]), rel=0.1
+    )
+
+
+def test_a_figure_stands_beside_its_limits() -> None:
+    """Floor and expected are of the same requests; without limits they are unknown, and without requests all is."""
+    judged = a_record(ttft_expected_seconds=0.1, ttft_floor_seconds=0.04)
+
+    known, unknown = a_window(judged).glimpse("w-0").ttft, a_window(a_record()).glimpse("w-0").ttft
+
+    assert known is not None
+    assert unknown is not None
+    assert known.floor_p50_seconds == pytest.approx(0.04, rel=0.25)
+    assert known.expected_p50_seconds == pytest.approx(0.1, rel=0.25)
+    assert (unknown.floor_p50_seconds, unknown.expected_p50_seconds, unknown.floor) == (None, None, None)
+    assert a_window().glimpse("w-0").ttft is None
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, BOUNDS[0], BOUNDS[-1], 5000.0])
+def test_no_duration_is_too_short_or_too_long(seconds: float) -> None:
+    """What lies outside the buckets counts in the outermost ones."""
+    figure = a_window(a_record(upstream_ttft_seconds=seconds)).glimpse("w-0").ttft
+
+    assert figure is not None
+    assert sum(figure.measured.counts) == 1
+    assert figure.p50_seconds <= BOUNDS[-1]
+
+
+def test_sums_tell_unknown_from_nothing_cached() -> None:
+    """The hit share is over requests that know it; failures and deviations are counted with what they were."""
+    glimpse = a_window(
+        a_record(prompt_tokens=1000, cached_tokens=0),
+        a_record(prompt_tokens=3000, cached_tokens=2000),
+        a_record(prompt_tokens=500, cached_tokens=None),
+        a_record(outcome=Outcome.TRUNCATED, prompt_tokens=None, cached_tokens=None),
+        a_record(outcome=Outcome.CLIENT_GONE, prompt_tokens=None, cached_tokens=None),
+        a_record(deviations=("ttft",), causes=(Cause("engine_queue", 2.0), Cause("unexplained", 1.0)), prompt_tokens=None),
+    ).glimpse("w-0")
+
+    sums = glimpse.sums
+    assert (sums.requests, sums.hit_known_tokens, sums.cached_tokens, sums.hit_unknown) == (6, 4000, 2000, 1)
+    assert (sums.failed, glimpse.outcomes) == (1, {"truncated": 1})
+    assert (sums.deviating, glimpse.causes) == (1, {"engine_queue": 1})
+
+
+def test_what_is_long_ago_does_not_count() -> None:
+    """A request is seen for one to two minutes, and not any more after an idle time either."""
+    window = a_window(a_record())
+    window.turn(HALF_SECONDS)
+    assert window.glimpse("w-0").sums.requests == 1
+    window.turn(2 * HALF_SECONDS)
+    assert window.glimpse("w-0").sums.requests == 0
+
+    window.take([a_record()])
+    window.turn(5 * HALF_SECONDS)
+    assert window.glimpse("w-0").sums.requests == 0
+
+
+def test_only_the_newest_are_kept() -> None:
+    """They come newest first, also those between two readings, and are found by their id as long as they are kept."""
+    window = a_window(*(a_record(f"r-{number}") for number in range(KEPT_RECORDS + 10)))
+    taken = KEPT_RECORDS + 10
+
+    assert [record.request_id for record in window.newest(2)] == [f"r-{taken - 1}", f"r-{taken - 2}"]
+    assert [record.request_id for record in window.newest(9, after=taken - 3, until=taken - 1)] == [
+        f"r-{taken - 2}",
+        f"r-{taken - 3}",
+    ]
+    assert len(list(window.newest(10_000))) == KEPT_RECORDS
+    assert list(window.newest(9, after=taken)) == []
+    assert window.find("r-9") is None
+    assert window.find("r-10") is not None
+
+
+def test_workers_that_are_gone_are_forgotten() -> None:
+    """Names that come and go do not pile up."""
+    window = a_window(a_record(worker="w-0"), a_record(worker="w-1"))
+
+    window.keep_only(["w-1"])
+
+    assert window.glimpse("w-0").sums.requests == 0
+    assert window.glimpse("w-1").sums.requests == 1
+
+
+def test_a_record_costs_next_to_nothing() -> None:
+    """Three microseconds of the control process at the most, of the forty that a record may cost in all."""
+    record = a_record(
+        ttft_expected_seconds=0.1,
+        ttft_floor_seconds=0.05,
+        tpot_expected_seconds=0.02,
+        tpot_floor_seconds=0.01,
+        deviations=("ttft",),
+        causes=(Cause("batch", 1.0),),
+    )
+    window, records = a_window(), [record] * 5000
+
+    def seconds() -> float:
+        began_at = process_time()
+        window.take(records)
+        return process_time() - began_at
+
+    assert min(seconds() for _ in range(5)) / len(records) < 3e-6
