@@ -48,6 +48,7 @@ fix: dev ## Mend what can be mended: format, lint, generated pages
 	@$(PYTHON) -m telemetry.reference
 	@$(PYTHON) -m telemetry.record_reference
 	@$(PYTHON) -m proxy.config_reference
+	@$(PYTHON) deploy/helm/render.py
 
 bench: dev ## Measure the cost of the gateway (ARGS=… reaches the benchmark)
 	@$(PYTHON) -m benchmarks $(ARGS)
