@@ -90,79 +90,80 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
     before, after = _beside(exchange)
     beginning = None if request is None or is_lookup or not has_tokens else _beginning(state, request, now)
     record = RequestRecord(
-        request_id=exchange.request_id,
-        ended_unix_seconds=wall_clock(),
-        key=None if key is None else key.name,
-        model=UNKNOWN_MODEL if prepared is None else prepared.model.name,
-        pool=NO_POOL if pool is None else pool.name,
-        worker=None if worker is None else worker.name,
-        endpoint=exchange.endpoint.name,
-        stream=is_stream,
-        status=exchange.status,
-        worker_status=None if answer is None else answer.status,
-        outcome=outcome,
-        reason=reason,
-        fault=exchange.fault,
-        phase=exchange.phase if outcome is Outcome.CLIENT_GONE else None,
-        attempts=exchange.attempts,
-        pool_reason=None if decision is None or is_lookup else decision.pool_reason,
-        policy=None if decision is None or is_lookup else decision.policy,
-        route_reason=None if decision is None or is_lookup else decision.reason,
-        finish_reasons=found.finish_reasons,
-        ttft_seconds=ttft,
-        ttft_visible_seconds=visible,
-        ttft_first_byte_seconds=first_body,
-        ttft_delivered_seconds=None if ttft is None else _delivered(exchange, ttft),
-        upstream_ttft_seconds=upstream_ttft,
-        tpot_seconds=tpot,
-        stall_ratio=found.stall_ratio,
-        e2e_seconds=e2e,
-        upload_seconds=None if received_at is None else received_at - exchange.started_at,
-        queue_seconds=exchange.queue_seconds if decision is not None or exchange.queue_seconds else None,
-        connect_seconds=exchange.connect_seconds if exchange.attempts else None,
-        client_wait_seconds=exchange.client_wait_seconds if exchange.is_head_sent else None,
-        overhead_seconds=_overhead(exchange),
-        prompt_tokens=guess if prompt is None else prompt,
-        completion_tokens=found.token_events if is_estimate else completion,
-        reasoning_tokens=None if usage is None else usage.reasoning_tokens,
-        cached_tokens=cached,
-        cached_inferred=inferred,
-        completion_is_estimate=is_estimate,
-        prompt_is_estimate=prompt is None and guess is not None,
-        token_events=found.token_events,
-        estimated_prompt_tokens=None if prepared is None else prepared.demand.prompt_tokens,
-        counted_prompt_tokens=None
+        exchange.request_id,  # request_id
+        wall_clock(),  # ended_unix_seconds
+        None if key is None else key.name,  # key
+        UNKNOWN_MODEL if prepared is None else prepared.model.name,  # model
+        NO_POOL if pool is None else pool.name,  # pool
+        None if worker is None else worker.name,  # worker
+        exchange.endpoint.name,  # endpoint
+        is_stream,  # stream
+        exchange.status,  # status
+        None if answer is None else answer.status,  # worker_status
+        outcome,  # outcome
+        reason,  # reason
+        exchange.fault,  # fault
+        exchange.phase if outcome is Outcome.CLIENT_GONE else None,  # phase
+        exchange.attempts,  # attempts
+        None if decision is None or is_lookup else decision.pool_reason,  # pool_reason
+        None if decision is None or is_lookup else decision.policy,  # policy
+        None if decision is None or is_lookup else decision.reason,  # route_reason
+        found.finish_reasons,  # finish_reasons
+        ttft,  # ttft_seconds
+        visible,  # ttft_visible_seconds
+        first_body,  # ttft_first_byte_seconds
+        None if ttft is None else _delivered(exchange, ttft),  # ttft_delivered_seconds
+        upstream_ttft,  # upstream_ttft_seconds
+        tpot,  # tpot_seconds
+        found.stall_ratio,  # stall_ratio
+        e2e,  # e2e_seconds
+        None if received_at is None else received_at - exchange.started_at,  # upload_seconds
+        exchange.queue_seconds if decision is not None or exchange.queue_seconds else None,  # queue_seconds
+        exchange.connect_seconds if exchange.attempts else None,  # connect_seconds
+        exchange.client_wait_seconds if exchange.is_head_sent else None,  # client_wait_seconds
+        _overhead(exchange),  # overhead_seconds
+        guess if prompt is None else prompt,  # prompt_tokens
+        found.token_events if is_estimate else completion,  # completion_tokens
+        None if usage is None else usage.reasoning_tokens,  # reasoning_tokens
+        cached,  # cached_tokens
+        inferred,  # cached_inferred
+        is_estimate,  # completion_is_estimate
+        prompt is None and guess is not None,  # prompt_is_estimate
+        found.token_events,  # token_events
+        None if prepared is None else prepared.demand.prompt_tokens,  # estimated_prompt_tokens
+        None
         if exchange.count_result is not _COUNTED or prepared is None
-        else prepared.demand.estimate.tokens,
-        count_result=exchange.count_result,
-        count_seconds=exchange.count_seconds,
-        misroute=misroute,
-        misroute_tokens=misroute_tokens,
-        max_tokens=None if request is None else request.max_tokens,
-        load_tokens=None if prepared is None or is_lookup else prepared.demand.load_tokens,
-        request_bytes=exchange.request_bytes,
-        answer_bytes=exchange.answer_bytes,
-        no_token=_no_token(exchange, found) if is_stream and ttft is None else None,
-        missing_end=found.missing_end,
-        is_batch=request is not None and request.choices != 1,
-        ahead_tokens=None if exchange.stay is None else int(exchange.stay.begun[4]),
-        beside_prefill_requests=None if before is None else before.requests,
-        beside_prefill_prompt_tokens=None if before is None else before.prompt_tokens,
-        joined_tokens=None if before is None else int(before.sent_tokens),
-        beside_decode_requests=None if after is None else after.requests,
-        beside_decode_prompt_tokens=None if after is None else after.prompt_tokens,
-        arrived_tokens=None if after is None else int(after.sent_tokens),
-        worker_ttft_seconds=None if times is None else times.ttft_seconds,
-        worker_queue_seconds=None if times is None else times.queue_seconds,
-        worker_generation_seconds=None if times is None else times.generation_seconds,
-        worker_itl_seconds=None if times is None else times.itl_seconds,
-        trace_id=exchange.head.trace_id,
-        chain_id=state.chain_id(exchange.head),
-        prefix_hash=None if beginning is None else f"{beginning.family:016x}",
-        beginning=beginning,
-        trace=None if exchange.trace is None else exchange.trace.finish(exchange.started_at, now),
-        prompt=None if prompt is None or prepared is None else prepared.demand.prompt,
-        affinity=None if prepared is None else prepared.demand.affinity,
+        else prepared.demand.estimate.tokens,  # counted_prompt_tokens
+        exchange.count_result,  # count_result
+        exchange.count_seconds,  # count_seconds
+        misroute,  # misroute
+        misroute_tokens,  # misroute_tokens
+        None if request is None else request.max_tokens,  # max_tokens
+        None if prepared is None or is_lookup else prepared.demand.load_tokens,  # load_tokens
+        exchange.request_bytes,  # request_bytes
+        exchange.answer_bytes,  # answer_bytes
+        _no_token(exchange, found) if is_stream and ttft is None else None,  # no_token
+        found.missing_end,  # missing_end
+        request is not None and request.choices != 1,  # is_batch
+        None if exchange.stay is None else int(exchange.stay.begun[4]),  # ahead_tokens
+        None if before is None else before.requests,  # beside_prefill_requests
+        None if before is None else before.prompt_tokens,  # beside_prefill_prompt_tokens
+        None if before is None else int(before.sent_tokens),  # joined_tokens
+        None if after is None else after.requests,  # beside_decode_requests
+        None if after is None else after.prompt_tokens,  # beside_decode_prompt_tokens
+        None if after is None else int(after.sent_tokens),  # arrived_tokens
+        None if times is None else times.ttft_seconds,  # worker_ttft_seconds
+        None if times is None else times.queue_seconds,  # worker_queue_seconds
+        None if times is None else times.generation_seconds,  # worker_generation_seconds
+        None if times is None else times.itl_seconds,  # worker_itl_seconds
+        exchange.head.trace_id,  # trace_id
+        state.chain_id(exchange.head),  # chain_id
+        None,  # chain_call
+        None if exchange.trace is None else exchange.trace.finish(exchange.started_at, now),  # trace
+        None if prompt is None or prepared is None else prepared.demand.prompt,  # prompt
+        None if beginning is None else f"{beginning.family:016x}",  # prefix_hash
+        None if prepared is None else prepared.demand.affinity,  # affinity
+        beginning,  # beginning
     )
     state.recorder.count(record, None if is_lookup else exchange.found)
     state.sender.put(record)

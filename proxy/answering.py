@@ -76,7 +76,7 @@ class Answering(Failover):
 
     def _take_answer_head(self, data: bytes, now: float) -> None:
         try:
-            answer, data = take_answer_head(self._prefix + data if self._prefix else data)
+            answer, data = take_answer_head(self._prefix + data if self._prefix else data, self.state.answer_heads.read)
         except FramingError as error:
             self._worker_broke(str(error))
             return

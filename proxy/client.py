@@ -15,7 +15,7 @@ from proxy.endpoints import NO_ENDPOINT, PROBES
 from proxy.errors import ClientFault, ProxyError
 from proxy.exchange import Exchange
 from proxy.framing import ChunkDecoder, FramingError
-from proxy.request_head import MAX_HEAD_BYTES, RequestHead, parse_request_head
+from proxy.request_head import MAX_HEAD_BYTES, RequestHead
 from telemetry.dialects import CHAT, Dialect
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse_unread(ClientFault("head_too_large", f"A request head may have {MAX_HEAD_BYTES} bytes.", status=431))
             return
         try:
-            head = parse_request_head(data[: end + 4])
+            head = self._shared.request_heads.read(data[: end + 4])
         except ClientFault as fault:
             self._refuse_unread(fault)
             return

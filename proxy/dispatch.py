@@ -43,7 +43,7 @@ def admit(head: RequestHead, endpoint: Endpoint, state: ServingState) -> Key | N
         raise endpoint.fault()
     key = None
     if state.keys:
-        key = state.find_key(head.api_key)
+        key = None if head.key_hash is None else state.keys.get(head.key_hash)
         if key is None:
             what = "No API key was given" if head.api_key is None else "The API key is not known"
             raise Refusal(401, "invalid_api_key", f"{what}; send it as 'Authorization: Bearer KEY'.", reason=Rejection.AUTH)

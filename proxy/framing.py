@@ -7,10 +7,11 @@ because two parsers that disagree about the end of a message are how requests ge
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum
 
 import httptools
+import msgspec
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_INTERIM_HEADS = 16  # before an answer, in one read
@@ -58,8 +59,7 @@ class Framing(Enum):
     CLOSE = "close"  # by the end of the connection, for HTTP/1.0
 
 
-@dataclass(slots=True, eq=False)
-class AnswerHead:
+class AnswerHead(msgspec.Struct, eq=False, gc=False):
     """Status line and headers of a worker's answer, with what its framing says about the body."""
 
     status: int
@@ -69,27 +69,15 @@ class AnswerHead:
     keeps_alive: bool
     content_type: bytes
     is_encoded: bool  # a Content-Encoding other than identity
+    is_json: bool  # the body is JSON that can be read as it is
+    streams: bool  # the body is a stream of server-sent events, encoded or not
+    is_event_stream: bool  # and it can be read as it is
 
     @property
     def retry_after_seconds(self) -> float | None:
         """When the worker wants to be asked again; None where it does not say so in seconds."""
         found = _RETRY_AFTER.search(self.passed)
         return None if found is None else float(found[1])
-
-    @property
-    def is_json(self) -> bool:
-        """Whether the body is JSON that can be read as it is."""
-        return self.content_type.startswith(b"application/json") and not self.is_encoded
-
-    @property
-    def streams(self) -> bool:
-        """Whether the body is a stream of server-sent events, encoded or not."""
-        return self.content_type.startswith(b"text/event-stream")
-
-    @property
-    def is_event_stream(self) -> bool:
-        """Whether it is one that can be read as it is."""
-        return self.streams and not self.is_encoded
 
 
 class _HeaderList:
@@ -156,16 +144,29 @@ def parse_answer_head(head: bytes) -> AnswerHead:
     if named:
         closes = b"close" in named or (closes and b"keep-alive" not in named)
         lines = [line for line in lines if line.partition(b":")[0] not in named]
-    if content_type.startswith(b"text/event-stream"):
+    streams = content_type.startswith(b"text/event-stream")
+    if streams:
         # Proxies in front must not collect a stream.
         lines.append(
             b"x-accel-buffering: no\r\n" if has_cache_control else b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
         )
     keeps_alive = not closes and (is_chunked or content_length is not None)
-    return AnswerHead(status, b"".join(lines), content_length, is_chunked, keeps_alive, content_type, is_encoded)
+    is_json = not is_encoded and content_type.startswith(b"application/json")
+    return AnswerHead(
+        status,
+        b"".join(lines),
+        content_length,
+        is_chunked,
+        keeps_alive,
+        content_type,
+        is_encoded,
+        is_json,
+        streams,
+        streams and not is_encoded,
+    )
 
 
-def take_answer_head(data: bytes) -> tuple[AnswerHead | None, bytes]:
+def take_answer_head(data: bytes, parse: Callable[[bytes], AnswerHead] = parse_answer_head) -> tuple[AnswerHead | None, bytes]:
     """The final head at the beginning of ``data`` and what lies behind it; ``None`` and ``data`` while it is not complete.
 
     Interim heads (1xx) are passed over. Raises `FramingError` for an unreadable head, one without end, and a redirect, which
@@ -178,7 +179,7 @@ def take_answer_head(data: bytes) -> tuple[AnswerHead | None, bytes]:
             raise FramingError("a head that is too large")
         if end < 4:
             return None, data[start:]
-        head = parse_answer_head(data[start:end])
+        head = parse(data[start:end])
         start = end
         if head.status >= 400 or 200 <= head.status < 300:
             return head, data[end:]

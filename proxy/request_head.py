@@ -7,8 +7,10 @@ requests get smuggled, so whatever is not plain is refused.
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 
 import httptools
+import msgspec
 
 from proxy.errors import ClientFault
 from proxy.framing import HOP_BY_HOP
@@ -36,27 +38,27 @@ NOT_FORWARDED = HOP_BY_HOP | {
 _NOTED = NOT_FORWARDED | {b"content-encoding", b"traceparent", b"tracestate"}  # everything that is not simply sent on
 
 
-class RequestHead:
+class RequestHead(msgspec.Struct, gc=False):
     """One request's head."""
 
-    # Defaults stand in the class, so that making one costs what it says.
-    method = b""
-    path = b""  # without query
-    query = b""  # what stood behind the question mark, if it is plain; few paths look at it
-    is_http11 = True
-    keeps_alive = True
+    method: bytes = b""
+    path: bytes = b""  # without query
+    query: bytes = b""  # what stood behind the question mark, if it is plain; few paths look at it
+    is_http11: bool = True
+    keeps_alive: bool = True
     content_length: int | None = None
-    is_chunked = False
-    is_encoded = False  # a Content-Encoding other than identity
-    expects_continue = False
+    is_chunked: bool = False
+    is_encoded: bool = False  # a Content-Encoding other than identity
+    expects_continue: bool = False
     api_key: bytes | None = None  # what came as Bearer, or else as clients of the Anthropic API send it
+    key_hash: bytes | None = None  # SHA-256 of that
     request_id: str | None = None  # the client's, if it is safe to repeat
     trace_id: str | None = None  # of `context`, or of the trace that begins here
     context: TraceContext | None = None  # the client's, if it can be read
-    has_context_lines = False  # a traceparent or tracestate is among what is forwarded
-    forwarded = b""  # the header lines that a worker gets as they are
+    has_context_lines: bool = False  # a traceparent or tracestate is among what is forwarded
+    forwarded: bytes = b""  # the header lines that a worker gets as they are
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # without the key
         return f"<RequestHead {self.method!r} {self.path!r}>"
 
 
@@ -164,6 +166,8 @@ def _read_headers(head: RequestHead, headers: list[tuple[bytes, bytes]]) -> None
             lines.append(b"%b: %b\r\n" % (name, value))
     if head.api_key is None and not has_credentials:
         head.api_key = other_key
+    if head.api_key is not None:
+        head.key_hash = sha256(head.api_key).digest()
     if head.is_chunked and head.content_length is not None:
         raise ClientFault("bad_request", "Content-Length and Transfer-Encoding exclude each other.")
     if hosts != 1 and (hosts or head.is_http11):

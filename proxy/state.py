@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from time import monotonic as clock
 from time import time as wall_clock
@@ -16,10 +15,13 @@ from proxy.admission import Admission
 from proxy.beginnings import Beginnings
 from proxy.counting import CountingProcess
 from proxy.endpoints import Endpoint, Endpoints
+from proxy.framing import parse_answer_head
+from proxy.known_heads import KnownHeads
 from proxy.load import WorkerLoads
 from proxy.lookups import Owners
 from proxy.published import GuidanceReader, TopologyReader
 from proxy.records import RecordSender
+from proxy.request_head import parse_request_head
 from proxy.rundir import RECORDS_SOCKET, serving_cells
 from proxy.silence import look_for_silence
 from proxy.tracing import Tracer, hash_of, header_pattern
@@ -69,7 +71,7 @@ class ServingState:
 
     topology: Topology
     endpoints: Endpoints
-    keys: dict[bytes, Key]  # by the hash of their text
+    keys: dict[bytes, Key]  # by the hash of their text: only hashes are compared, so the time taken tells nothing about any key
     recorder: Recorder
     loads: WorkerLoads
 
@@ -85,6 +87,8 @@ class ServingState:
         self.retry_budget = RetryBudget(topology.retries.budget_ratio, topology.retries.budget_per_second, clock())
         self.fingerprints: dict[str, str] = {}  # what workers put on the last event of a stream, by their URL
         self.beginnings = Beginnings()
+        self.request_heads = KnownHeads(parse_request_head)
+        self.answer_heads = KnownHeads(parse_answer_head)
         self.reports_cached: set[str] = set()  # names of workers that have said how much they had cached
         self._cells_path = serving_cells(run_dir, number)
         self._connections: dict[tuple[str, str], WorkerConnections] = {}
@@ -172,10 +176,6 @@ class ServingState:
             if found is not None and (value := found[1].strip()):
                 return hash_of(value)
         return None if head.context is None else head.context.trace_id
-
-    def find_key(self, given: bytes | None) -> Key | None:
-        """The key whose text this is. Only hashes are compared, so the time taken tells nothing about any key."""
-        return None if given is None else self.keys.get(sha256(given).digest())
 
     def request_prefix(self, decision: Decision, endpoint: Endpoint, query: bytes = b"") -> bytes:
         """The first lines of a request to this worker, up to the client's own headers."""

@@ -122,7 +122,7 @@ class Cause(msgspec.Struct, array_like=True, frozen=True, gc=False):
     seconds: float
 
 
-class RequestRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+class RequestRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One request, finished. All durations in seconds from one monotonic clock."""
 
     request_id: str  # the client's where it is short and plain, else a new one; also in `x-request-id` of the answer

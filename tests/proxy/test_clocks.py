@@ -10,7 +10,7 @@ import proxy
 SERVING = ("account", "attempts", "client", "deadlines", "dispatch", "exchange", "load", "relay", "state", "upstream")
 # When a record ended and when the list of models was made, for people to read.
 READS_WALL_CLOCK = {
-    "account": ["ended_unix_seconds=wall_clock(),"],
+    "account": ["wall_clock(),  # ended_unix_seconds"],
     "state": ["self.endpoints = Endpoints(topology, int(wall_clock()))"],
 }
 
