@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONNOUSERSITE := 1
 
 # The tests that compare the tree with the layout's rules and the generated pages with their sources; they take seconds.
-READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_catalog.py tests/telemetry/test_record_reference.py tests/proxy/test_config*.py)
+READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_catalog.py tests/telemetry/test_record_reference.py tests/proxy/test_config*.py tests/proxy/test_command_reference.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-vllm compare-vllm test test-vllm check fix bench chaos clean runtime dev
@@ -49,6 +49,7 @@ fix: dev ## Mend what can be mended: format, lint, generated pages
 	@$(PYTHON) -m telemetry.record_reference
 	@$(PYTHON) -m proxy.config_reference
 	@$(PYTHON) deploy/helm/render.py
+	@$(PYTHON) -m proxy.command_reference
 
 bench: dev ## Measure the cost of the gateway (ARGS=… reaches the benchmark)
 	@$(PYTHON) -m benchmarks $(ARGS)
