@@ -13,7 +13,7 @@ export PYTHONNOUSERSITE := 1
 READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_catalog.py tests/telemetry/test_record_reference.py tests/proxy/test_config*.py tests/proxy/test_command_reference.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vllm compare-vllm test test-vllm check fix bench chaos clean runtime dev
+.PHONY: help demo demo-vllm compare-vllm test test-vllm check fix docs bench chaos clean runtime dev
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' Makefile | while IFS=@ read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -50,6 +50,10 @@ fix: dev ## Mend what can be mended: format, lint, generated pages
 	@$(PYTHON) -m proxy.config_reference
 	@$(PYTHON) deploy/helm/render.py
 	@$(PYTHON) -m proxy.command_reference
+
+docs: dev ## Make a site of the documentation in build/site; a broken link is an error
+	@$(PYTHON) -m sphinx -q -W --keep-going -E -b html -c deploy/site docs build/site
+	@echo "build/site/index.html"
 
 bench: dev ## Measure the cost of the gateway (ARGS=… reaches the benchmark)
 	@$(PYTHON) -m benchmarks $(ARGS)

@@ -31,20 +31,20 @@ class CauseName(StrEnum):
 
     __hash__ = str.__hash__
 
-    GATEWAY_QUEUE = "gateway_queue"
-    CONNECT = "connect"
+    GATEWAY_QUEUE = "gateway_queue"  # it waited in the gateway for a worker with room
+    CONNECT = "connect"  # getting a connection to the worker
     LOOP_LAG = "loop_lag"  # the gateway itself was late
-    SLOW_CLIENT = "slow_client"
+    SLOW_CLIENT = "slow_client"  # the client took the answer no faster
     MISSED_PREFIX = "missed_prefix"  # a hit that could be expected was not delivered
-    ENGINE_QUEUE = "engine_queue"
+    ENGINE_QUEUE = "engine_queue"  # it waited in the worker
     OTHERS_PREFILL = "others_prefill"  # prompts of others, computed in the same steps or before
     BATCH = "batch"  # more sequences than usual
     CONTEXT = "context"  # a longer context than usual
     KV_PRESSURE = "kv_pressure"  # a full cache: waiting for blocks, or computing again
-    SLOWER_THAN_PEERS = "slower_than_peers"
+    SLOWER_THAN_PEERS = "slower_than_peers"  # the worker, lately, beside others of its kind
     SLOWER_THAN_ITSELF = "slower_than_itself"  # than when its calibration was accepted
     FACTS = "facts"  # faster than can be: model, GPU or format is not what is configured
-    UNEXPLAINED = "unexplained"
+    UNEXPLAINED = "unexplained"  # what is left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from routing import reasons
 from telemetry import record
+from telemetry.diagnosis import CauseName
 from telemetry.record import Cause, RequestRecord
 from telemetry.sinks.jsonlog import LOGGED_FIELDS
 
@@ -37,13 +38,9 @@ A field may be added in any release; none changes its meaning or vanishes withou
 | --- | --- | --- |
 | `time` | text | when it ended: RFC 3339 in UTC with milliseconds |
 """
-_CAUSES = """
-## Causes
-
-The names in `causes`, and what each means: [why was it slow](../why-was-it-slow.md#deviations-and-causes)."""
 _WORDS: dict[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 # Fields that are plain text in the record, and whose values are a closed set all the same.
-_CLOSED = {"reason": record.Rejection, "pool_reason": reasons.PoolReason, "route_reason": reasons.Reason}
+_CLOSED = {"reason": record.Rejection, "causes": CauseName, "pool_reason": reasons.PoolReason, "route_reason": reasons.Reason}
 
 
 def page_text() -> str:
@@ -52,7 +49,7 @@ def page_text() -> str:
     meanings = comments(inspect.getsource(record), "RequestRecord")
     sets = _sets(types)
     rows = [_row(name, _type_words(types[name]), meanings[name], is_closed=name in sets) for name in LOGGED_FIELDS]
-    return "\n".join([_INTRODUCTION + "\n".join(rows), *sets.values(), _CAUSES, ""])
+    return "\n".join([_INTRODUCTION + "\n".join(rows), *sets.values(), ""])
 
 
 def comments(source: str, name: str) -> dict[str, str]:
@@ -78,10 +75,14 @@ def _type_words(kind: Any) -> str:
         (known,) = (part for part in get_args(kind) if part is not NoneType)
         return f"{_type_words(known)} or null"
     if get_origin(kind) is tuple:
-        return f"list of {_type_words(get_args(kind)[0])}"
+        return f"list of {_plural(_type_words(get_args(kind)[0]))}"
     if kind is Cause:
-        return "`{name, seconds}`"
+        return "pair of a name and seconds"
     return "text" if issubclass(kind, StrEnum) else _WORDS[kind]
+
+
+def _plural(words: str) -> str:
+    return {"text": "texts", "pair of a name and seconds": "pairs of a name and seconds"}[words]
 
 
 def _row(name: str, type_words: str, meaning: str, *, is_closed: bool) -> str:

@@ -83,7 +83,7 @@ class Gateway:
     """A running gateway; made by `running_gateway`."""
 
     def __init__(self, config: Mapping[str, Any], folder: Path, *, processes: int, environ: Mapping[str, str]) -> None:
-        ports = iter(_free_ports(3))
+        ports = iter(free_ports(3))
         listeners = {name: f"127.0.0.1:{next(ports)}" for name in ("listen", "observe_listen", "admin_listen")}
         self.log_path = folder / "records.jsonl"
         self.config: dict[str, Any] = {**listeners, "log": {"path": str(self.log_path)}, **config}
@@ -244,7 +244,7 @@ async def running_gateway(
         await gateway.stop()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nothing listens on, all different; another process may still take one before the gateway does."""
     sockets = [socket.socket() for _ in range(count)]
     try:
