@@ -1,7 +1,6 @@
 """The admin listener: what observers get, the state with names, and the calls that change the fleet.
 
-A browser that is made to visit a foreign page must not be able to change anything here: the Host has to be one of ours, the
-Origin, if there is one, has to be the same, and a change has to be JSON, which no form can send.
+Who may call it is decided before, by `proxy.admin_access`.
 """
 
 from __future__ import annotations
@@ -12,12 +11,14 @@ from time import time
 import msgspec
 from aiohttp import web
 
+from proxy.admin_access import AdminAccess
+from proxy.admin_login import add_login
 from proxy.config_values import check_name
 from proxy.drifting import DriftWatch
 from proxy.fleet import Fleet
 from proxy.judging import Judge
 from proxy.live import LiveFeed
-from proxy.live_routes import add_live, host_of, is_loopback, own_names_only
+from proxy.live_routes import add_live
 from proxy.observer import GatewayView, observer_app
 from proxy.overlay import AddedWorker, LastWorkerError, Overlay, OverlayError
 from proxy.worker_url import parse_worker_url
@@ -42,10 +43,10 @@ def admin_app(
     judge: Judge | None = None,
     watch: DriftWatch | None = None,
     feed: LiveFeed | None = None,
+    access: AdminAccess | None = None,
 ) -> web.Application:
-    """The routes of the admin listener, which is bound to ``address`` (HOST:PORT)."""
-    host = address.rpartition(":")[0].strip("[]")
-    may_change = is_loopback(host)
+    """The routes of the admin listener, which is bound to ``address`` (HOST:PORT); ``access`` guards them."""
+    access = access or AdminAccess(address)
 
     async def state(_: web.Request) -> web.Response:
         return web.Response(body=view.state(), content_type="application/json")
@@ -73,7 +74,6 @@ def admin_app(
         return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
 
     async def accept(request: web.Request) -> web.Response:
-        _check_change(request, may_change=may_change)
         try:
             (judge or Judge()).accept(request.match_info["name"])
         except LookupError as error:
@@ -81,7 +81,6 @@ def admin_app(
         return await calibrations(request)
 
     async def add(request: web.Request) -> web.Response:
-        _check_change(request, may_change=may_change)
         try:
             asked = msgspec.json.decode(await request.read(), type=_NewWorker)
             url = parse_worker_url(asked.url)
@@ -94,7 +93,6 @@ def admin_app(
 
     def changing(change: _Change) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
-            _check_change(request, may_change=may_change)
             try:
                 overlay = change(fleet.overlay, fleet.base, request.match_info["name"])
             except OverlayError as error:
@@ -104,7 +102,8 @@ def admin_app(
         return handle
 
     app = observer_app(view)
-    app.middlewares.append(own_names_only(host))
+    access.guard(app)
+    add_login(app, access)
     add_live(app, feed or LiveFeed(view, judge or Judge()))
     app.router.add_get("/api/state", state)
     app.router.add_get("/api/records", records)
@@ -127,20 +126,6 @@ def _put_in_force(fleet: Fleet, overlay: Overlay, view: GatewayView) -> web.Resp
     except OSError as error:
         return _problem(507, f"the change could not be published: {error.strerror}")
     return web.Response(body=view.state(), content_type="application/json")
-
-
-def _check_change(request: web.Request, *, may_change: bool) -> None:
-    """Raises the HTTP error for a call that may not change anything."""
-    if not may_change:
-        raise web.HTTPForbidden(text="workers can be changed here only while the admin listener is on a loopback address\n")
-    host = request.headers.get("Host", "")
-    if not is_loopback(host_of(host)):
-        raise web.HTTPForbidden(text="the Host header names another machine\n")
-    origin = request.headers.get("Origin")
-    if origin is not None and origin != f"http://{host}":
-        raise web.HTTPForbidden(text="a page of another origin may not change workers\n")
-    if request.method == "POST" and request.can_read_body and request.content_type != "application/json":
-        raise web.HTTPUnsupportedMediaType(text="send application/json\n")
 
 
 def _problem(status: int, text: str) -> web.Response:

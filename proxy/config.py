@@ -39,19 +39,23 @@ from proxy.config_sections import (
 from proxy.config_tokenizer import TokenizerConfig
 from proxy.config_values import (
     Address,
+    AdminToken,
     BaseUrl,
     BorrowRatio,
     ChainHeader,
     Count,
     CountOrZero,
+    HostName,
     ModelName,
     Name,
     PoolName,
     Quantile,
     Section,
+    Sha256,
     Text,
     WorkerKey,
     list_of_workers,
+    one_or_list,
     text_or_mapping,
 )
 from proxy.worker_url import parse_worker_url
@@ -264,6 +268,26 @@ class Config(Section):
     admin_listen: Address = Field(
         default=LISTENERS["admin_listen"],
         description=("host:port for administration: state and recent records, which name keys and models. Keep it private."),
+    )
+    admin_token: AdminToken | None = Field(
+        default=None,
+        description=(
+            "What callers of `admin_listen` have to send as Bearer, 16 characters or more; absent: nothing. Wanted where that "
+            "is not a loopback address. Secret."
+        ),
+    )
+    admin_token_file: Text | None = Field(
+        default=None,
+        description=(
+            "File with that token, from the folder of this file; two lines are two tokens that are both valid. Read again "
+            "when it changes."
+        ),
+    )
+    admin_token_sha256: Annotated[tuple[Sha256, ...], Field(max_length=2), BeforeValidator(one_or_list)] = Field(
+        default=(), description="SHA-256 of that token, or of two that are both valid, instead of the token."
+    )
+    admin_hosts: tuple[HostName, ...] = Field(
+        default=(), description="Names beside `localhost` and addresses that callers of `admin_listen` may call it by."
     )
     models: tuple[ModelConfig, ...] = Field(min_length=1, description="What is served, at least one.")
     worker_key: WorkerKey | None = Field(

@@ -7,8 +7,11 @@ reports both kinds of problems.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxy.admin_token import read_tokens
 from proxy.config_errors import KeyPath, Problem, RefusedError, dotted, nearest
 from proxy.config_file import Document, Tree
 from proxy.config_limits import limit_problems
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 VLLM_KEEP_ALIVE_SECONDS = 5
 # the defaults; in this order the later of two that overlap is blamed
 LISTENERS = {"listen": "0.0.0.0:8080", "admin_listen": "127.0.0.1:8081", "observe_listen": "0.0.0.0:8082"}
+
+ADMIN_TOKENS = ("admin_token", "admin_token_file", "admin_token_sha256")
 
 Found = tuple[KeyPath, Tree]
 
@@ -44,10 +49,11 @@ def cross_problems(document: Document) -> list[Problem]:
         for path, wrong, right in (
             *(
                 found
-                for check in (_listeners, _models, _pools, _other_pools, _workers, _keys)
+                for check in (_listeners, _admin, _models, _pools, _other_pools, _workers, _keys)
                 for found in check(document.tree)
             ),
             *limit_problems(document),
+            *_token_file(document),
         )
     ]
 
@@ -58,10 +64,6 @@ def warnings_of(config: Config) -> tuple[str, ...]:
     if not config.keys and not parse_listen_address(config.listen).is_loopback:
         warnings.append(
             f"listen is {config.listen} and there are no keys: everyone who reaches that address may use every model"
-        )
-    if not parse_listen_address(config.admin_listen).is_loopback:
-        warnings.append(
-            f"admin_listen is {config.admin_listen}: state and records can be read from other machines without a key"
         )
     sections = [("limits", config.limits.model_dump(), True)]
     for at, model in enumerate(config.models):
@@ -117,6 +119,32 @@ def _listeners(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
                 )
                 break
         seen[name] = address
+
+
+def _admin(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
+    given = [name for name in ADMIN_TOKENS if tree.get(name) is not None] if isinstance(tree, dict) else []
+    for second in given[1:]:
+        yield (second,), f"stands beside {given[0]}", "keep one of the two"
+    text = tree.get("admin_listen") if isinstance(tree, dict) else None
+    with suppress(RefusedError):
+        if not given and isinstance(text, str) and not parse_listen_address(text).is_loopback:
+            yield (
+                ("admin_listen",),
+                f"{text} can be reached from other machines, and there is no admin_token",
+                'set admin_token: "${ADMIN_TOKEN}", or listen on 127.0.0.1',
+            )
+
+
+def _token_file(document: Document) -> Iterator[tuple[KeyPath, str, str]]:
+    name = document.tree.get("admin_token_file")
+    if not isinstance(name, str):
+        return
+    try:
+        read_tokens(Path(document.source).parent / name)
+    except OSError as error:
+        yield ("admin_token_file",), f"cannot be read: {error.strerror}", "name a file with the token"
+    except RefusedError as error:
+        yield ("admin_token_file",), error.wrong, error.right
 
 
 def _models(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:

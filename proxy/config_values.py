@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
+from proxy.admin_token import check_token
 from proxy.config_errors import RefusedError
 from proxy.request_head import NOT_FORWARDED
 from proxy.worker_url import parse_listen_address, parse_worker_url
@@ -109,6 +110,23 @@ def text_or_mapping(value: object) -> object:
     raise RefusedError(f"is the number {value}, not text or a mapping", f'put a name into quotes: "{value}"')
 
 
+def one_or_list(value: object) -> object:
+    """A single text stands for a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+def _admin_token(secret: SecretStr) -> SecretStr:
+    check_token(secret.get_secret_value())
+    return secret
+
+
+def _host_name(text: str) -> str:
+    try:
+        return parse_listen_address(f"{text}:1").host
+    except RefusedError:
+        raise RefusedError("is no host name", "write a name such as gateway.example.com, without a port") from None
+
+
 def _header_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", text):
         raise RefusedError("is no name of a header", "write a name such as x-session-id, without a colon")
@@ -158,6 +176,8 @@ SecondsOrZero = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False
 NumberOrZero = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 Text = Annotated[str, Field(min_length=1)]
 WorkerKey = Annotated[SecretStr, AfterValidator(_worker_key)]
+AdminToken = Annotated[SecretStr, AfterValidator(_admin_token)]
+HostName = Annotated[str, AfterValidator(_host_name)]
 Sha256 = Annotated[str, AfterValidator(_sha256)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 BorrowRatio = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), BeforeValidator(_not_boolean)]

@@ -22,6 +22,8 @@ from pathlib import Path
 from time import time
 
 from proxy.admin import admin_app
+from proxy.admin_access import AdminAccess
+from proxy.admin_token import admin_rules
 from proxy.calibrating import Calibrations
 from proxy.capping import CapAdviser
 from proxy.conditions import ConditionWatch
@@ -120,8 +122,11 @@ async def run(config: Config, text: str, options: Options) -> None:
         feed = LiveFeed(view, judge)
         fleet: Fleet | None = None
 
+        access = AdminAccess(config.admin_listen)
+
         def know(config: Config) -> None:
             judge.know(deployments_of(config, options.config.parent))
+            access.follow(admin_rules(config, options.config.parent))
 
         know(config)
 
@@ -147,7 +152,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         stack.push_async_callback(fleet.close)
         addresses = [bound_address(listener) for listener in listeners]
         for app, listener in zip(
-            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains, judge, watch, feed)),
+            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains, judge, watch, feed, access)),
             listeners,
             strict=True,
         ):

@@ -45,6 +45,7 @@ from proxy.wiring import build_topology
 from proxy.worker_url import ListenAddress, parse_listen_address
 from routing.topology import Pool
 
+TOKEN_VARIABLE = "RIDGELINE_ADMIN_TOKEN"  # noqa: S105 -- the name of one
 _AT_ONCE = 64  # workers, each with up to four connections
 _PIPED_WIDTH = 160  # columns when the output is no terminal
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -83,7 +84,8 @@ def examine(
         else:
             Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False)
         return 2
-    seen = asyncio.run(observe(config, wants_completion=wants_completion))
+    token = environ.get(TOKEN_VARIABLE) or (None if path is None or config is None else _admin_token(config, path.parent))
+    seen = asyncio.run(observe(config, wants_completion=wants_completion, token=token))
     names = {name for name in environ if name.upper() in _PROXY_VARIABLES and environ[name]}
     seen = replace(seen, grace_seconds=grace_seconds, proxy_variables=tuple(sorted(names)))
     findings = find(seen)
@@ -96,15 +98,20 @@ def examine(
     return exit_status(findings)
 
 
-async def observe(config: Config | None, *, wants_completion: bool = False, patience: Patience | None = None) -> Observations:
-    """Look at everything. The file limit is that of this process, which is the gateway's when started from the same place."""
+async def observe(
+    config: Config | None, *, wants_completion: bool = False, patience: Patience | None = None, token: str | None = None
+) -> Observations:
+    """Look at everything; the admin listener is sent this token.
+
+    The file limit is that of this process, which is the gateway's when started from the same place.
+    """
     patience = patience or Patience()
     addresses = {name: parse_listen_address(getattr(config, name) if config else LISTENERS[name]) for name in LISTENERS}
     unseen: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
     async with open_session() as session:
         look = _Look(session, patience, wants_completion=wants_completion)
-        asking = asyncio.create_task(look.at_gateway(addresses))
+        asking = asyncio.create_task(look.at_gateway(addresses, token))
         keys, targets = _configured(config) if config else ({}, ())
         if config is None and (state := read_state((await asking).state)):
             targets = targets_of(state)
@@ -134,6 +141,15 @@ async def observe(config: Config | None, *, wants_completion: bool = False, pati
         drain_seconds=config.limits.drain_seconds if config else None,
         ending_seconds=KILL_MARGIN_SECONDS + CONTROL_END_SECONDS,
     )
+
+
+def _admin_token(config: Config, folder: Path) -> str | None:
+    """The admin token, where the configuration has it and not only its hash."""
+    if config.admin_token is not None:
+        return config.admin_token.get_secret_value()
+    if config.admin_token_file is None:
+        return None
+    return (folder / config.admin_token_file).read_text(encoding="utf-8").split()[0]  # it was read when it was checked
 
 
 def _configured(config: Config) -> tuple[dict[str, str], tuple[Target, ...]]:
@@ -185,10 +201,15 @@ class _Look:
         self._wants_completion = wants_completion
         self._room = asyncio.Semaphore(_AT_ONCE)
 
-    async def at_gateway(self, addresses: Mapping[str, ListenAddress]) -> GatewaySeen:
+    async def at_gateway(self, addresses: Mapping[str, ListenAddress], token: str | None) -> GatewaySeen:
         pages = {"listen": "/livez", "observe_listen": "/readyz", "admin_listen": "/api/state"}
         asked = (
-            ask(self._session, f"http://{_reachable(addresses[name])}{page}", self._patience.first)
+            ask(
+                self._session,
+                f"http://{_reachable(addresses[name])}{page}",
+                self._patience.first,
+                key=token if name == "admin_listen" else None,
+            )
             for name, page in pages.items()
         )
         livez, readyz, state = await asyncio.gather(*asked)

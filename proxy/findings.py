@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from proxy.finding import Finding, Severity, error, hint, merge, warning
 from proxy.findings_of_worker import listed_entry, look_at, shown_name
-from proxy.observations import Observations, WorkerSeen, listing, plain, read_state, read_version
+from proxy.observations import Answer, Observations, WorkerSeen, listing, plain, read_state, read_version
 
 LEAST_FILE_LIMIT = 4096
 
@@ -76,6 +76,9 @@ def _gateway(seen: Observations, troubled: set[str]) -> Iterator[Finding]:
     if state is None and not gateway.is_observable:
         wrong = "its control process does not answer: no metrics, no request log, no worker is seen to be down"
         yield warning("control_away", "gateway", wrong, "look at its standard error; the supervisor restarts what dies")
+    elif isinstance(gateway.state, Answer) and gateway.state.status == 401:
+        wrong = "the admin listener wants a token: what the gateway sees of its workers was not looked at"
+        yield hint("admin_token", "gateway", wrong, "give it to this command as the variable RIDGELINE_ADMIN_TOKEN")
     elif state is None:
         wrong = "it does not answer on admin_listen"
         yield warning(
@@ -128,7 +131,6 @@ def _not_running(seen: Observations) -> Iterator[Finding]:
 
 # how a warning of the configuration begins or what it holds, what mends it
 _MENDS = (
-    ("admin_listen is ", "listen on 127.0.0.1 and reach it through a tunnel"),
     ("listen is ", "add keys, or listen on 127.0.0.1"),
     (".worker_idle_seconds is ", "set it to 4, or raise VLLM_HTTP_TIMEOUT_KEEP_ALIVE of the workers"),
     (".head_hold_seconds is ", "lower head_hold_seconds, or raise first_byte_seconds"),

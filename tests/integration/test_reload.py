@@ -433,18 +433,30 @@ async def test_changes_by_hand_survive_control(gateway: Gateway, worker: Scripte
             assert answer.status == status
 
 
-async def test_a_public_admin_listener_only_shows(worker: ScriptedWorker) -> None:
-    """Bound to all addresses it answers, and refuses every change."""
+async def test_a_public_admin_listener_wants_its_token(worker: ScriptedWorker) -> None:
+    """Bound to all addresses it shows and changes for those who have it; the observers' is open. A reload replaces it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    async with running_gateway({"models": models(worker), "admin_listen": f"0.0.0.0:{port}"}) as gateway:
+    first, second = ({"Authorization": f"Bearer {token}"} for token in ("a-first-s3cret-token", "a-second-s3cret-token"))
+    settings = {"models": models(worker), "admin_listen": f"0.0.0.0:{port}"}
+    environ = {"ADMIN_TOKEN": "a-first-s3cret-token"}
+    async with running_gateway({**settings, "admin_token": "${ADMIN_TOKEN}"}, environ=environ) as gateway:
         gateway.admin_url = f"http://127.0.0.1:{port}"
         await all_up(gateway, 1)
+        drain, add = f"/api/workers/{name_of(worker)}/drain", {"model": "tiny", "url": "http://127.0.0.1:9"}
 
-        assert (await call(gateway, "GET", "/api/state"))[0] == 200
-        assert (await call(gateway, "POST", "/api/workers", {"model": "tiny", "url": "http://127.0.0.1:9"}))[0] == 403
-        assert (await call(gateway, "POST", f"/api/workers/{name_of(worker)}/drain"))[0] == 403
-        assert (await call(gateway, "DELETE", f"/api/workers/{name_of(worker)}"))[0] == 403
+        for headers in ({}, second):
+            assert (await call(gateway, "GET", "/api/state", **headers))[0] == 401
+            assert (await call(gateway, "POST", "/api/workers", add, **headers))[0] == 401
+            assert (await call(gateway, "POST", drain, **headers))[0] == 401
+        assert (await call(gateway, "GET", "/api/state", **first))[0] == 200
+        assert (await call(gateway, "POST", "/api/workers", add, **first))[0] == 200
+        assert (await gateway.get(gateway.observe_url + "/metrics"))[0] == 200
+
+        await reloaded(gateway, **settings, admin_token="a-second-s3cret-token")
+        assert (await call(gateway, "GET", "/api/state", **first))[0] == 401
+        assert (await call(gateway, "GET", "/api/state", **second))[0] == 200
+        assert "s3cret" not in gateway.stderr
 
 
 async def test_control_comes_back_under_another_file(

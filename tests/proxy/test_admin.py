@@ -202,13 +202,13 @@ async def test_what_a_form_can_send_is_refused(admin, media):
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:8081", "10.0.0.5:8081", "[::]:8081", "[fd00::1]:8081"])
-async def test_nothing_can_be_changed_from_outside(start, address):
-    """Bound to anything but loopback, the listener only shows."""
+async def test_nothing_is_shown_or_changed_from_outside_without_a_token(start, address):
+    """Bound to anything but loopback, the listener answers nobody unless it has a token to ask for."""
     admin = await start(address)
-    for method, path, json in CHANGES:
+    for method, path, json in (*CHANGES, ("GET", "/api/state", None), ("GET", "/metrics", None)):
         assert (await admin.call(method, path, json)).status == 403
 
-    assert (await admin.call("GET", "/api/state")).status == 200
+    assert (await admin.call("GET", "/livez")).status == 200
     assert admin.fleet.topology == TWO
 
 

@@ -5,7 +5,8 @@ import hashlib
 import pytest
 
 from proxy.config import ConfigError, parse_config, warnings_of
-from proxy.config_checks import find
+from proxy.config_checks import cross_problems, find
+from proxy.config_file import parse_document
 
 SHA = hashlib.sha256(b"sk-test").hexdigest()
 
@@ -139,6 +140,55 @@ def test_keys_together():
     assert found[-1].endswith("did you mean `llama-8b`?")
 
 
+TOKEN = "0123456789abcdef"
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8081", "10.0.0.5:8081", '"[::]:8081"', "gateway.example:8081"])
+def test_an_admin_listener_off_loopback_wants_a_token(address):
+    """Whoever reaches it could read and change everything; on loopback it may be open."""
+    (found,) = problems(f"admin_listen: {address}\nmodels: [{{name: m, workers: [http://a]}}]")
+    assert found.startswith("line 1, admin_listen: ")
+    assert "no admin_token; set admin_token" in found
+    parse_config(f"admin_listen: {address}\nadmin_token: {TOKEN}\nmodels: [{{name: m, workers: [http://a]}}]", {}, "f")
+    parse_config("admin_listen: 127.0.0.1:8081\nmodels: [{name: m, workers: [http://a]}]", {}, "f")
+
+
+def test_an_admin_token_is_given_in_one_way():
+    """Text, file or hash: of two it would not be clear which is meant."""
+    (found,) = problems(f"admin_token: {TOKEN}\nadmin_token_sha256: {SHA}\nmodels: [{{name: m, workers: [http://a]}}]")
+    assert found.startswith("line 2, admin_token_sha256: stands beside admin_token")
+
+
+@pytest.mark.parametrize("token", ["sh0rt", "has a blank in it", "0123456789abcdé"])
+def test_a_bad_admin_token_is_not_shown(token):
+    """It may be the token with a typing error."""
+    (found,) = problems(f'admin_token: "{token}"\nmodels: [{{name: m, workers: [http://a]}}]')
+    assert found.startswith("line 1, admin_token: ")
+    assert token not in found
+
+
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        (None, "cannot be read: No such file"),
+        ("\n", "does not hold one or 2 lines"),
+        (f"{TOKEN}\n{TOKEN}1\n{TOKEN}2\n", "does not hold one or 2 lines"),
+        ("s3cret\n", "is shorter than 16 characters"),
+        (f"{TOKEN}\n", None),
+        (f"{TOKEN}\r\n{TOKEN}2", None),
+    ],
+)
+def test_the_file_of_the_admin_token_is_looked_at(tmp_path, content, wrong):
+    """Beside the configuration, one or two tokens, a line each."""
+    if content is not None:
+        (tmp_path / "token").write_text(content)
+    text = "admin_token_file: token\nmodels: [{name: m, workers: [http://a]}]"
+    document, _ = parse_document(text, {}, str(tmp_path / "gateway.yaml"))
+    found = [str(problem) for problem in cross_problems(document)]
+    assert len(found) == (wrong is not None)
+    assert all(wrong in each and "s3cret" not in each for each in found)
+
+
 def warnings(lines):
     return warnings_of(parse_config(f"{lines}\nmodels: [{{name: m, workers: [http://a]}}]\n", {}, "f"))
 
@@ -156,7 +206,6 @@ def test_nothing_to_warn_of():
     ("lines", "values"),
     [
         ("listen: 0.0.0.0:8080", ["listen is 0.0.0.0:8080", "no keys"]),
-        (f"{QUIET}\nadmin_listen: 0.0.0.0:8081", ["admin_listen is 0.0.0.0:8081"]),
         (f"{QUIET}\nlimits: {{worker_idle_seconds: 5}}", ["limits.worker_idle_seconds is 5", "after 5 s"]),
         (
             f"{QUIET}\nlimits: {{head_hold_seconds: 20, first_byte_seconds: 10}}",

@@ -218,6 +218,7 @@ NOT_HAD = ListenerSeen(setting="listen", address="127.0.0.1:1", fault="Permissio
         ({"gateway": SILENT_GATEWAY, "listeners": (NOT_HAD,)}, "address_not_to_be_had", ERROR),
         ({"gateway": replace(RUNNING, state=Failure.REFUSED, readyz=Failure.REFUSED)}, "control_away", WARNING),
         ({"gateway": replace(RUNNING, state=HTML)}, "admin_away", WARNING),
+        ({"gateway": replace(RUNNING, state=replace(HTML, status=401))}, "admin_token", HINT),
         ({"gateway": replace(RUNNING, readyz=HTML)}, "observe_away", WARNING),
         ({"gateway": replace(RUNNING, livez=Failure.REFUSED)}, "serving_away", ERROR),
         ({"gateway": replace(RUNNING, state=a_state(("w", False)))}, "worker_down", WARNING),
@@ -253,7 +254,6 @@ def test_every_warning_of_the_configuration_has_a_mend():
     """Each kind of warning that a configuration can have is mended by something more than the reference."""
     config = parse_config(
         """
-admin_listen: 0.0.0.0:8081
 models:
   - {name: a, workers: [{name: x, url: "http://w"}]}
   - {name: b, workers: [{name: y, url: "http://w"}]}
@@ -263,7 +263,7 @@ limits: {worker_idle_seconds: 5, head_hold_seconds: 20, first_byte_seconds: 10, 
         "test",
     )
     found = [found for found in find(replace(ALL_WELL, warnings=warnings_of(config))) if found.code == "configuration"]
-    assert len({found.mend for found in found}) == len(found) == 6
+    assert len({found.mend for found in found}) == len(found) == 5
     assert not any("reference" in found.mend for found in found)
 
 

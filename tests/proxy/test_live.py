@@ -158,11 +158,3 @@ async def test_a_foreign_name_reads_nothing(page, path, host):
 async def test_own_names_and_addresses_read(page, host):
     """Through tunnels and forwarded ports, too."""
     assert (await page.client.get("/api/fleet", headers={"Host": host})).status == 200
-
-
-async def test_prometheus_may_use_any_name_off_loopback(start):
-    """A service name in a cluster points to the figures, and to nothing else."""
-    page = await start("0.0.0.0:8081")
-    by_name = {"Host": "ridgeline.default.svc:8081"}
-
-    assert [(await page.client.get(path, headers=by_name)).status for path in ("/metrics", "/api/fleet")] == [200, 403]
