@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from proxy.planning.command import plan
+from proxy.probing.command import probe
 
 app = typer.Typer(
     name="ridgeline",
@@ -117,6 +118,7 @@ def doctor(
 
 
 app.command()(plan)
+app.command()(probe)
 
 
 @app.command(

@@ -1,0 +1,164 @@
+"""Sending the bursts of a probe: within its bounds, watched, and cancelled without losing what was measured."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from proxy.probe import WorkerFigures, scan_page
+from proxy.probing.answer import Answer, Measured
+from proxy.probing.design import Burst
+from proxy.probing.endpoint import Endpoint, ProbeError
+from proxy.probing.prompts import PromptMaker, learned, words_text
+
+_WATCH_SECONDS = 0.25
+_MOST_PAGE_BYTES = 4 * 1024 * 1024
+_CALIBRATING_WORDS = (64, 512)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a probe may cost at most."""
+
+    requests: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class Log:
+    """What has been measured so far; grows while the probe runs, so that nothing is lost when it is cancelled."""
+
+    measured: list[Measured] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    ended: str = "complete"  # or: requests, seconds, cancelled, errors
+    requests: int = 0
+    kv_tokens: float | None = None  # that the worker's cache holds
+
+
+class Watch:
+    """Looks at the worker's metrics page every quarter of a second; says nothing where there is none."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+        self._peak = WorkerFigures(running=None, waiting=None, kv_usage_ratio=None)
+        self.kv_tokens: float | None = None
+        self.is_told = False  # whether there is a page
+
+    def __repr__(self) -> str:
+        return f"<Watch {self._url} {self._peak}>"
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    async def look(self) -> None:
+        """Once."""
+        try:
+            async with self._session.get(self._url, timeout=aiohttp.ClientTimeout(total=5.0)) as response:
+                page = await response.content.read(_MOST_PAGE_BYTES) if response.status == 200 else b""
+                while response.status == 200 and len(page) < _MOST_PAGE_BYTES:
+                    piece = await response.content.read(_MOST_PAGE_BYTES)
+                    if not piece:
+                        break
+                    page += piece
+        except (aiohttp.ClientError, TimeoutError):
+            return
+        found = scan_page(page)
+        if found is None:
+            return
+        self.is_told = True
+        self.kv_tokens = found.kv_tokens or self.kv_tokens
+        self._peak = WorkerFigures(
+            running=_larger(self._peak.running, found.running),
+            waiting=_larger(self._peak.waiting, found.waiting),
+            kv_usage_ratio=_larger(self._peak.kv_usage_ratio, found.kv_usage_ratio),
+        )
+
+    def take(self) -> WorkerFigures:
+        """The largest figures since the last call."""
+        peak = self._peak
+        self._peak = WorkerFigures(running=None, waiting=None, kv_usage_ratio=None)
+        return peak
+
+
+async def learn_prompts(endpoint: Endpoint) -> tuple[PromptMaker, bool]:
+    """How long words are in tokens here, and whether the endpoint counts prompts at all. `ProbeError` if a request fails."""
+    seen: list[tuple[int, int]] = []
+    for words in _CALIBRATING_WORDS:
+        if endpoint.most_tokens is not None and 4 * words > endpoint.most_tokens:
+            continue
+        answer = await endpoint.ask(words_text(words, secrets.token_hex(8)), 2)
+        if answer.error is not None:
+            raise ProbeError(f"a first request of {words} words failed: {answer.error}")
+        if answer.prompt_tokens is not None:
+            seen.append((words, answer.prompt_tokens))
+    return learned(seen), bool(seen)
+
+
+async def run_bursts(
+    endpoint: Endpoint,
+    bursts: Sequence[Burst],
+    maker: PromptMaker,
+    bounds: Bounds,
+    log: Log,
+    *,
+    is_warm_too: bool,
+    watch: Watch,
+    clock: Callable[[], float],
+    tell: Callable[[Burst, bool], None],
+) -> None:
+    """Send them one after the other, each cold and then warm, into the log. Stops at the bounds, and says so there."""
+    ends_at = clock() + bounds.seconds
+    for place, burst in enumerate(bursts):
+        salts = [secrets.token_hex(8) for _ in range(burst.requests)]
+        texts = [maker.text(burst.prompt_tokens, salt) for salt in salts]
+        for is_warm in (False, True) if is_warm_too else (False,):
+            if log.requests + burst.requests > bounds.requests or clock() >= ends_at:
+                log.ended = "seconds" if clock() >= ends_at else "requests"
+                log.left_out += dict.fromkeys(one.title for one in bursts[place:])
+                return
+            tell(burst, is_warm)
+            log.requests += burst.requests
+            watch.take()
+            answers = await _within(ends_at - clock(), [endpoint.ask(text, burst.output_tokens) for text in texts])
+            if answers is None:
+                log.ended = "seconds"
+                log.left_out += dict.fromkeys(one.title for one in bursts[place:])
+                return
+            peak = watch.take()
+            log.kv_tokens = watch.kv_tokens
+            measured = Measured(
+                burst=burst,
+                is_warm=is_warm,
+                answers=tuple(answers),
+                peak_kv_ratio=peak.kv_usage_ratio,
+                peak_waiting=peak.waiting,
+                peak_running=peak.running,
+            )
+            log.measured.append(measured)
+            if burst.requests == 1 and len(log.measured) >= 3 and all(one.errors for one in log.measured[-3:]):
+                log.ended = "errors"
+                log.left_out += dict.fromkeys(one.title for one in bursts[place + 1 :])
+                return
+
+
+async def _within(seconds: float, calls: Sequence[Coroutine[None, None, Answer]]) -> list[Answer] | None:
+    """All answers; ``None`` if the time is over before the last of them."""
+    try:
+        async with asyncio.timeout(seconds):
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(call) for call in calls]
+    except TimeoutError:
+        return None
+    return [task.result() for task in tasks]
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else max(one, other)
