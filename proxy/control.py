@@ -52,6 +52,7 @@ from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, RECORDS_SOCKET
 from proxy.speeds import Speeds
 from proxy.supervisor import EXIT_CONFIGURATION, EXIT_OK
 from proxy.tracing_sinks import Followers
+from proxy.vitals import Vitals
 from proxy.wiring import build_topology
 from telemetry.layout import slot
 from telemetry.record import RequestRecord
@@ -175,6 +176,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(lengths.run(fleet, session)),
             asyncio.create_task(ConditionWatch(view).run()),
             asyncio.create_task(feed.run()),
+            asyncio.create_task(Vitals(fleet, view, options.run_dir, options.processes, lambda: log.dropped).run()),
         ]
         stack.push_async_callback(_cancel, tasks)
         _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")

@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 
 _DRIFT = {kind: slot("ridgeline_prefix_drift_total", kind=kind) for kind in DriftKind}
 _LOST = {reason: slot("ridgeline_cache_lost_total", reason=reason) for reason in Lost}
+_MISSED = slot("ridgeline_prefix_drift_missed_seconds_total")
 _RESTARTS = slot("ridgeline_worker_restarts_total")
 
 
@@ -101,10 +102,12 @@ class DriftWatch:
             cached_tokens=record.cached_tokens,
             is_salted=beginning.is_salted,
         )
+        missed_before = self._families.missed_seconds
         expected, lost = self._families.expected_cached_tokens(observation), self._families.lost(observation)
         drift = self._families.observe(observation, self._prefill_of(record.model, record.pool))
         base = self._pools.get((record.model, record.pool))
         if base is not None and self._cells is not None:
+            self._cells[base + _MISSED] += self._families.missed_seconds - missed_before
             if lost is not None:
                 self._cells[base + _LOST[lost]] += 1
             if drift is not None and drift.requests == LEAST_FOLLOWERS:

@@ -47,6 +47,9 @@ _DEVIATIONS = {
     for figure in LABELS["figure"]
     for cause in CauseName
 }
+_DEVIATION_SECONDS: dict[str, int] = {
+    cause.value: slot("ridgeline_deviation_seconds_total", cause=cause) for cause in CauseName if cause is not CauseName.FACTS
+}
 _BEATEN = {figure: slot("ridgeline_floor_beaten_total", figure=figure) for figure in ("ttft", "tpot")}
 _ATTAINED = {figure: slot("ridgeline_worker_attained_ratio", figure=figure) for figure in ("ttft", "tpot")}
 _WAITING, _KV_USAGE = slot("ridgeline_worker_waiting_requests"), slot("ridgeline_worker_kv_usage_ratio")
@@ -313,6 +316,9 @@ class Judge:
                 cells[place.worker_base + _BEATEN[figure]] += 1
         for diagnosis in diagnoses:
             cells[place.pool_base + _DEVIATIONS[diagnosis.figure, CauseName(diagnosis.causes[0].name)]] += 1
+            for cause in diagnosis.causes:
+                if (cell := _DEVIATION_SECONDS.get(cause.name)) is not None:
+                    cells[place.pool_base + cell] += cause.seconds
         for figure, cell in _ATTAINED.items():
             cells[place.worker_base + cell] = lately.medians[figure]
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
+from math import isnan
 from pathlib import Path
 
 from proxy.config import Config, ConfigError, parse_config, warnings_of
@@ -27,6 +28,7 @@ LOOK_SECONDS = 1.0
 _KEPT = "config.kept"
 _OK = slot("ridgeline_reloads_total", result="ok")
 _FAILED = slot("ridgeline_reloads_total", result="failed")
+_REFUSED = slot("ridgeline_configuration_refused")
 _AT_START_ONLY = ("listen", "observe_listen", "admin_listen", "log", "tracing", "chains", "calibration")
 
 
@@ -79,6 +81,8 @@ class Reloader:
         self._fleet = fleet
         self._run_dir = run_dir
         self._on_config = on_config
+        if isnan(fleet.cells.values[_REFUSED]):  # else an earlier control process knew
+            fleet.cells.values[_REFUSED] = 0.0
         self._seen = self._fingerprint() if text is None else sha256(text.encode()).digest()
 
     def __repr__(self) -> str:
@@ -126,8 +130,10 @@ class Reloader:
             if self._on_config is not None:
                 self._on_config(config)
             self._fleet.cells.values[_OK] += 1
+            self._fleet.cells.values[_REFUSED] = 0.0
             return True
         self._fleet.cells.values[_FAILED] += 1
+        self._fleet.cells.values[_REFUSED] = 1.0
         return False
 
     def _tell(self, config: Config) -> None:

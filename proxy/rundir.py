@@ -18,6 +18,8 @@ CONTROL_CELLS = "control.cells"
 RECORDS_SOCKET = "records.sock"
 # Written by control when all its listeners are up: one line each for observers and admin, HOST:PORT as really bound.
 CONTROL_ADDRESSES = "control.addresses"
+# Written by the supervisor whenever it starts a process: one line for each, ROLE PID RESTARTS.
+PROCESSES = "control.processes"
 # Strict, because what matches and is not locked gets removed.
 _DIRECTORY = re.compile(r"ridgeline-[0-9a-f]{12}")
 _ENTRY = re.compile(

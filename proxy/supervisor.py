@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from proxy.listener import bound_address, open_listeners
 from proxy.notices import notice
-from proxy.rundir import CONTROL_ADDRESSES, RunDirectory, serving_cells
+from proxy.rundir import CONTROL_ADDRESSES, PROCESSES, RunDirectory, serving_cells
 
 EXIT_OK = 0
 EXIT_CANNOT_START = 1
@@ -73,6 +73,7 @@ class _Child:
         self.pid: int | None = None  # None: not running
         self.started_at = 0.0
         self.restart_at: float | None = None
+        self.restarts = 0  # after it ended by itself
         self.is_wanted = True  # until it is told to end
         self.backoff = Backoff()
 
@@ -184,6 +185,19 @@ class Supervisor:
             )
         except OSError as error:
             self._restart_later(child, f"cannot be started: {error.strerror}")
+        self._write_down()
+
+    def _write_down(self) -> None:
+        """Tell control which processes there are; without it, it knows less and works as well."""
+        lines = [
+            f"{'serving' if child.command.is_serving else 'control'} {child.pid or 0} {child.restarts}\n"
+            for child in self._children
+        ]
+        path = self._directory.path / PROCESSES
+        fresh = path.with_name(f"{path.name}.new")
+        with suppress(OSError):
+            fresh.write_text("".join(lines))
+            fresh.replace(path)
 
     def _reap(self) -> None:
         while True:
@@ -212,6 +226,7 @@ class Supervisor:
         now = time.monotonic()
         pause = child.backoff.after(now - child.started_at)
         child.restart_at = now + pause
+        child.restarts += 1
         notice("ERROR", f"{child.command.name} {what}; started again in {pause:g} s")
 
     def _announce(self) -> None:

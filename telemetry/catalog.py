@@ -3,14 +3,13 @@
 `telemetry.layout` gives every family its cells, `telemetry.exposition` writes them out and ``docs/reference/metrics.md``
 is generated from here, so a new metric is one entry in `CATALOG` and the line that counts it.
 
-Labels come from closed sets, because each combination is a series that exists at 0 from the start. The budget is 50,000
-series for 600 workers in 30 pools; what is fine-grained is therefore kept per pool, and a worker gets few coarse buckets.
+Labels come from closed sets, because each combination is a series that exists at 0 from the start, but for those that cannot
+occur. The budget is 50,000 series for 600 workers in 30 pools; what is fine-grained is therefore kept per pool, and a worker
+gets few coarse buckets. What is about the gateway itself is in `telemetry.catalog_gateway`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
 from math import nan
 
 from telemetry.buckets import (
@@ -26,157 +25,72 @@ from telemetry.buckets import (
     WORKER_FIRST_TOKEN_BOUNDS,
     WORKER_TPOT_BOUNDS,
 )
-from telemetry.labels import LABELS
+from telemetry.catalog_gateway import GATEWAY
+from telemetry.family import SCOPE_LABELS, Family, Kind, Scope, Writer, counter, gauge, histogram
+from telemetry.labels import USUAL_ROUTES
 
-
-class Kind(Enum):
-    """Type of a family; the values are the words of the text format."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-class Scope(Enum):
-    """What a family is kept per; `SCOPE_LABELS` has the labels that it brings along."""
-
-    PROCESS = "process"
-    ROUTE = "route"  # every pair of `Topology.routes`, also those where no pool was chosen
-    POOL = "pool"
-    WORKER = "worker"
-    KEY = "key"
-
-
-class Writer(Enum):
-    """The kind of process that sets a family; EXPOSITION families have no cells and are known when the text is written."""
-
-    SERVING = "serving"
-    CONTROL = "control"
-    EXPOSITION = "exposition"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """One metric family."""
-
-    name: str  # as exported, counters with their `_total`
-    kind: Kind
-    scope: Scope
-    help: str  # what is counted; for a duration from which moment to which
-    labels: tuple[str, ...] = ()  # closed labels beyond those of the scope; values in `LABELS`
-    bounds: tuple[float, ...] = ()  # finite upper bounds of a histogram, rising; +Inf is implied
-    writer: Writer = Writer.SERVING
-    start: float = 0.0  # a gauge before its first observation; NaN means unknown, which is exported as absent
-    is_per_process: bool = False  # never summed over serving processes: exported with a label `process`
-    is_exposed: bool = True  # False: only the gateway's own processes read it
-
-    def label_values(self, label: str) -> tuple[str, ...]:
-        """Values that one of `labels` can take here, in the order of their cells. Raises KeyError for an open label."""
-        own = LABELS.get(f"{self.name}.{label}")
-        return LABELS[label] if own is None else own
-
-
-SCOPE_LABELS: dict[Scope, tuple[str, ...]] = {
-    Scope.PROCESS: (),
-    Scope.ROUTE: ("model", "pool"),
-    Scope.POOL: ("model", "pool"),
-    Scope.WORKER: ("model", "pool", "worker"),
-    Scope.KEY: ("key",),
-}
-
-
-def _counter(name: str, scope: Scope, text: str, *labels: str, writer: Writer = Writer.SERVING) -> Family:
-    return Family(name=f"ridgeline_{name}", kind=Kind.COUNTER, scope=scope, help=text, labels=labels, writer=writer)
-
-
-def _gauge(
-    name: str,
-    scope: Scope,
-    text: str,
-    *labels: str,
-    writer: Writer = Writer.SERVING,
-    start: float = 0.0,
-    is_per_process: bool = False,
-) -> Family:
-    return Family(
-        name=f"ridgeline_{name}",
-        kind=Kind.GAUGE,
-        scope=scope,
-        help=text,
-        labels=labels,
-        writer=writer,
-        start=start,
-        is_per_process=is_per_process,
-    )
-
-
-def _histogram(
-    name: str, scope: Scope, bounds: tuple[float, ...], text: str, *labels: str, writer: Writer = Writer.SERVING
-) -> Family:
-    return Family(
-        name=f"ridgeline_{name}", kind=Kind.HISTOGRAM, scope=scope, help=text, labels=labels, bounds=bounds, writer=writer
-    )
+__all__ = ["CATALOG", "EXPOSED", "SCOPE_LABELS", "Family", "Kind", "Scope", "Writer"]
 
 
 CATALOG: tuple[Family, ...] = (
     # Latency, per pool
-    _histogram(
+    histogram(
         "ttft_seconds",
         Scope.POOL,
         FIRST_TOKEN_BOUNDS,
         "Time to first token: request fully received to first generated token of any kind (text, reasoning, tool call); "
         "streams only, a retry does not restart it.",
     ),
-    _histogram(
+    histogram(
         "ttft_visible_seconds",
         Scope.POOL,
         FIRST_TOKEN_BOUNDS,
         "Request fully received to first visible text; streams only.",
     ),
-    _histogram(
+    histogram(
         "upstream_ttft_seconds",
         Scope.POOL,
         FIRST_TOKEN_BOUNDS,
         "Request sent to the worker that answered to first generated token; streams only.",
     ),
-    _histogram(
+    histogram(
         "tpot_seconds",
         Scope.POOL,
         TOKEN_GAP_BOUNDS,
         "Time per output token of a stream: (last token - first token) / (completion tokens - 1), tokens from usage; "
         "leaves out streams of several choices, below two tokens, or slowed down by their client.",
     ),
-    _histogram(
+    histogram(
         "itl_seconds",
         Scope.POOL,
         TOKEN_GAP_BOUNDS,
         "Inter-token latency: gap between two events that carry tokens, divided by the tokens of the second where known.",
     ),
-    _histogram(
+    histogram(
         "chunk_gap_seconds",
         Scope.POOL,
         TOKEN_GAP_BOUNDS,
         "Gap between two events that carry tokens, where the number of tokens in the second is not known.",
     ),
-    _histogram("stall_ratio", Scope.POOL, STALL_BOUNDS, "Largest gap between token events of a stream over its median gap."),
-    _histogram(
+    histogram("stall_ratio", Scope.POOL, STALL_BOUNDS, "Largest gap between token events of a stream over its median gap."),
+    histogram(
         "e2e_seconds",
         Scope.POOL,
         E2E_BOUNDS,
         "Request fully received to last byte handed over to the client, streaming or not.",
         "endpoint",
     ),
-    _histogram("queue_seconds", Scope.POOL, WAIT_BOUNDS, "Time spent in the gateway's own admission queue."),
-    _histogram(
+    histogram("queue_seconds", Scope.POOL, WAIT_BOUNDS, "Time spent in the gateway's own admission queue."),
+    histogram(
         "connect_seconds", Scope.POOL, WAIT_BOUNDS, "Time to get a connection to the worker; 0 for one that was kept open."
     ),
-    _histogram(
+    histogram(
         "client_wait_seconds",
         Scope.POOL,
         WAIT_BOUNDS,
         "Time in which the client's connection took no more bytes of its answer.",
     ),
-    _histogram(
+    histogram(
         "overhead_seconds",
         Scope.POOL,
         OVERHEAD_BOUNDS,
@@ -184,52 +98,59 @@ CATALOG: tuple[Family, ...] = (
         "(first byte written to the client - first byte arrived from the worker).",
     ),
     # Sizes, per pool
-    _histogram("prompt_length_tokens", Scope.POOL, LENGTH_BOUNDS, "Prompt tokens of a request, as the worker reported them."),
-    _histogram(
+    histogram("prompt_length_tokens", Scope.POOL, LENGTH_BOUNDS, "Prompt tokens of a request, as the worker reported them."),
+    histogram(
         "completion_length_tokens", Scope.POOL, LENGTH_BOUNDS, "Completion tokens of a request, as the worker reported them."
     ),
-    _histogram(
+    histogram(
         "estimate_error_ratio",
         Scope.POOL,
         ESTIMATE_BOUNDS,
         "Prompt tokens that the worker reported over prompt tokens that were estimated; above 1 the estimate was too low.",
     ),
     # How requests end
-    _counter("requests_total", Scope.ROUTE, "Requests that ended, by how they ended.", "endpoint", "outcome"),
-    _counter("rejections_total", Scope.ROUTE, "Requests that the gateway refused before a worker was asked.", "reason"),
-    _counter("client_gone_total", Scope.ROUTE, "Requests whose client left, by where the request was then.", "phase"),
-    _counter("no_token_total", Scope.ROUTE, "Streamed requests without a first token, by cause.", "reason"),
+    counter("requests_total", Scope.ROUTE, "Requests that ended, by how they ended.", "endpoint", "outcome"),
+    counter("rejections_total", Scope.ROUTE, "Requests that the gateway refused before a worker was asked.", "reason"),
+    counter("client_gone_total", Scope.ROUTE, "Requests whose client left, by where the request was then.", "phase"),
+    counter("no_token_total", Scope.ROUTE, "Streamed requests without a first token, by cause.", "reason"),
     # Tokens and choices, per pool
-    _counter(
+    counter(
         "prompt_tokens_total",
         Scope.POOL,
         "Prompt tokens, as workers reported them or estimated for streams that ended before they did.",
     ),
-    _counter(
+    counter(
         "completion_tokens_total", Scope.POOL, "Completion tokens, as workers reported them or counted where they did not."
     ),
-    _counter("cached_tokens_total", Scope.POOL, "Prompt tokens that workers took from their prefix cache, where they said so."),
-    _counter(
+    counter("cached_tokens_total", Scope.POOL, "Prompt tokens that workers took from their prefix cache, where they said so."),
+    counter(
         "cache_known_prompt_tokens_total",
         Scope.POOL,
         "Prompt tokens of the requests whose cached tokens are known: the denominator of the hit share.",
     ),
-    _counter("cache_unknown_requests_total", Scope.POOL, "Requests whose worker did not say how many tokens were cached."),
-    _counter(
-        "routes_total",
-        Scope.POOL,
-        "Choices of a worker, by policy and by what decided; `overflow` and `borrowed` are requests of another pool.",
-        "policy",
-        "reason",
+    counter("cache_unknown_requests_total", Scope.POOL, "Requests whose worker did not say how many tokens were cached."),
+    Family(
+        name="ridgeline_routes_total",
+        kind=Kind.COUNTER,
+        scope=Scope.POOL,
+        help="Choices of a worker, by policy and by what decided; `overflow` and `borrowed` are requests of another pool.",
+        labels=("policy", "reason"),
+        usual=USUAL_ROUTES,
     ),
-    _counter(
+    counter(
         "prefix_drift_total",
         Scope.POOL,
         "Times the system prompt of requests that used to be cached was found to have changed, by what was done to it.",
         "kind",
         writer=Writer.CONTROL,
     ),
-    _counter(
+    counter(
+        "prefix_drift_missed_seconds_total",
+        Scope.POOL,
+        "Expected prefill of prompt tokens that would have been cached, had the system prompt not changed.",
+        writer=Writer.CONTROL,
+    ),
+    counter(
         "cache_lost_total",
         Scope.POOL,
         "Requests that did not get the hit that others with the same system prompt get, by what lost it.",
@@ -237,7 +158,7 @@ CATALOG: tuple[Family, ...] = (
         writer=Writer.CONTROL,
     ),
     # Against the limits
-    _histogram(
+    histogram(
         "ttft_attained_ratio",
         Scope.POOL,
         ATTAINED_BOUNDS,
@@ -245,7 +166,7 @@ CATALOG: tuple[Family, ...] = (
         "length",
         writer=Writer.CONTROL,
     ),
-    _histogram(
+    histogram(
         "tpot_attained_ratio",
         Scope.POOL,
         ATTAINED_BOUNDS,
@@ -253,14 +174,14 @@ CATALOG: tuple[Family, ...] = (
         "length",
         writer=Writer.CONTROL,
     ),
-    _histogram(
+    histogram(
         "e2e_attained_ratio",
         Scope.POOL,
         ATTAINED_BOUNDS,
         "Expected time of a whole plain answer over measured, of what the worker took; only where cached tokens are known.",
         writer=Writer.CONTROL,
     ),
-    _counter(
+    counter(
         "deviations_total",
         Scope.POOL,
         "Figures of requests that are far from what was expected, by the cause that explains most of it.",
@@ -268,40 +189,47 @@ CATALOG: tuple[Family, ...] = (
         "cause",
         writer=Writer.CONTROL,
     ),
-    _gauge(
+    counter(
+        "deviation_seconds_total",
+        Scope.POOL,
+        "Seconds that requests which are far from what was expected took beyond it, by cause; each counts all of its causes.",
+        "cause",
+        writer=Writer.CONTROL,
+    ),
+    gauge(
         "discovered_workers",
         Scope.POOL,
         "Workers that are found now by a file, DNS or Kubernetes; absent for a pool whose workers are listed.",
         writer=Writer.CONTROL,
         start=nan,
     ),
-    _counter(
+    counter(
         "misroutes_total",
         Scope.POOL,
         "Requests whose true prompt tokens belong into another pool than the one chosen by the estimate, by how that compares.",
         "direction",
     ),
-    _counter(
+    counter(
         "exact_counts_total",
         Scope.POOL,
         "Prompts that were to be counted exactly because a choice of pool depended on it, by what came of it.",
         "result",
     ),
-    _counter(
+    counter(
         "retries_refused_total",
         Scope.POOL,
         "Requests that no further worker was asked for because the retry budget was spent.",
     ),
-    _gauge("queued_requests", Scope.POOL, "Requests that wait in the gateway for a worker with room."),
+    gauge("queued_requests", Scope.POOL, "Requests that wait in the gateway for a worker with room."),
     # Workers
-    _counter(
+    counter(
         "floor_beaten_total",
         Scope.WORKER,
         "Figures below their physical floor: model, GPU, number format or cached tokens are not what is believed.",
         "figure",
         writer=Writer.CONTROL,
     ),
-    _gauge(
+    gauge(
         "worker_attained_ratio",
         Scope.WORKER,
         "Expected over measured, median of the worker's recent requests.",
@@ -309,36 +237,48 @@ CATALOG: tuple[Family, ...] = (
         writer=Writer.CONTROL,
         start=nan,
     ),
-    _histogram(
+    histogram(
         "worker_ttft_seconds",
         Scope.WORKER,
         WORKER_FIRST_TOKEN_BOUNDS,
         "Request sent to this worker to first generated token, in coarse buckets; streams only.",
     ),
-    _histogram(
+    histogram(
         "worker_tpot_seconds", Scope.WORKER, WORKER_TPOT_BOUNDS, "Time per output token at this worker, in coarse buckets."
     ),
-    _counter("attempts_total", Scope.WORKER, "Times a worker was asked, by what came of it.", "result"),
-    _counter(
+    counter("attempts_total", Scope.WORKER, "Times a worker was asked, by what came of it.", "result"),
+    counter(
         "worker_restarts_total",
         Scope.WORKER,
         "Times a worker was found to be another process than at the scrape before; its prefix cache began empty.",
         writer=Writer.CONTROL,
     ),
-    _counter("scrape_failures_total", Scope.WORKER, "Reads of the worker's metrics page that failed.", writer=Writer.CONTROL),
-    _gauge("in_flight_requests", Scope.WORKER, "Requests that this gateway has running at the worker."),
-    _gauge(
+    counter("scrape_failures_total", Scope.WORKER, "Reads of the worker's metrics page that failed.", writer=Writer.CONTROL),
+    gauge("in_flight_requests", Scope.WORKER, "Requests that this gateway has running at the worker."),
+    gauge(
         "in_flight_tokens",
         Scope.WORKER,
         "Estimated prompt and output tokens of the requests that this gateway has running at the worker.",
     ),
-    _gauge(
+    gauge(
         "worker_up", Scope.WORKER, "1 while the worker's health check succeeds, 0 while not.", writer=Writer.CONTROL, start=nan
     ),
-    _gauge(
-        "worker_ejected",
-        Scope.WORKER,
-        "Serving processes that leave the worker out because its requests fail or it has fallen silent.",
+    Family(
+        name="ridgeline_worker_left_out",
+        kind=Kind.GAUGE,
+        scope=Scope.WORKER,
+        help="1 while the worker gets no new requests, with the first reason that holds; absent while it gets them.",
+        labels=("reason",),
+        writer=Writer.CONTROL,
+        start=nan,
+        has_one=True,
+    ),
+    Family(
+        name="ridgeline_worker_ejected",
+        kind=Kind.GAUGE,
+        scope=Scope.WORKER,
+        help="Serving processes that leave the worker out because its requests fail or it has fallen silent.",
+        is_exposed=False,
     ),
     Family(
         name="ridgeline_worker_condition",
@@ -347,9 +287,9 @@ CATALOG: tuple[Family, ...] = (
         help="What a serving process makes of the worker, as a number of `routing.health.Condition`.",
         is_exposed=False,
     ),
-    _gauge("worker_running_requests", Scope.WORKER, "Requests running, as the worker says.", writer=Writer.CONTROL, start=nan),
-    _gauge("worker_waiting_requests", Scope.WORKER, "Requests waiting, as the worker says.", writer=Writer.CONTROL, start=nan),
-    _gauge(
+    gauge("worker_running_requests", Scope.WORKER, "Requests running, as the worker says.", writer=Writer.CONTROL, start=nan),
+    gauge("worker_waiting_requests", Scope.WORKER, "Requests waiting, as the worker says.", writer=Writer.CONTROL, start=nan),
+    gauge(
         "worker_kv_usage_ratio",
         Scope.WORKER,
         "Share of the KV cache in use, 0 to 1, as the worker says; the largest of its engines.",
@@ -373,66 +313,9 @@ CATALOG: tuple[Family, ...] = (
         )
     ),
     # Keys
-    _counter("key_tokens_total", Scope.KEY, "Tokens by API key; cached ones are among the prompt tokens.", "kind"),
-    _counter("key_requests_total", Scope.KEY, "Requests that ended, by API key.", "outcome"),
-    # The gateway itself
-    _counter("parse_errors_total", Scope.PROCESS, "Parts of workers' answers that could not be read and were passed on as is."),
-    _counter("records_dropped_total", Scope.PROCESS, "Request records lost because the control process was away or behind."),
-    _counter("spans_sent_total", Scope.PROCESS, "Spans that the OTLP receiver took.", writer=Writer.CONTROL),
-    _counter(
-        "spans_dropped_total",
-        Scope.PROCESS,
-        "Spans lost because the OTLP receiver was away, slow or refused them.",
-        writer=Writer.CONTROL,
-    ),
-    _counter(
-        "reloads_total",
-        Scope.PROCESS,
-        "Configurations read after a change or SIGHUP; a failed one changed nothing.",
-        "result",
-        writer=Writer.CONTROL,
-    ),
-    _counter(
-        "discovery_changes_total",
-        Scope.PROCESS,
-        "Times that another set of workers of a pool was put in force because it was found, by what found it.",
-        "source",
-        writer=Writer.CONTROL,
-    ),
-    _counter(
-        "discovery_failures_total",
-        Scope.PROCESS,
-        "Times that workers could not be looked up, so that those known last stayed, by what was asked.",
-        "source",
-        writer=Writer.CONTROL,
-    ),
-    _counter(
-        "slow_client_streams_total",
-        Scope.PROCESS,
-        "Streams left out of TPOT because over 5 % of their time went into waiting for the client.",
-    ),
-    _gauge(
-        "loop_lag_seconds",
-        Scope.PROCESS,
-        "How late a serving process's event loop runs what is due.",
-        start=nan,
-        is_per_process=True,
-    ),
-    _gauge(
-        "control_lag_seconds",
-        Scope.PROCESS,
-        "How late the control process's event loop runs what is due.",
-        writer=Writer.CONTROL,
-        start=nan,
-    ),
-    Family(
-        name="ridgeline_build_info",
-        kind=Kind.GAUGE,
-        scope=Scope.PROCESS,
-        help="Always 1; the version is in the label.",
-        labels=("version",),
-        writer=Writer.EXPOSITION,
-    ),
+    counter("key_tokens_total", Scope.KEY, "Tokens by API key; cached ones are among the prompt tokens.", "kind"),
+    counter("key_requests_total", Scope.KEY, "Requests that ended, by API key.", "outcome"),
+    *GATEWAY,
 )
 
 EXPOSED: tuple[Family, ...] = tuple(family for family in CATALOG if family.is_exposed)

@@ -2,14 +2,14 @@
 
 Written straight from the cells, a piece at a time, because a library's writer holds an event loop for tens of milliseconds
 at fleet size. Counters, histograms and gauges are summed over the serving processes; a gauge that is NaN is left out, and
-every other label combination is there from the start with 0.
+every other label combination that can occur is there from the start with 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from math import inf, isnan
+from math import inf, isnan, nan
 
 from routing.topology import Topology
 from telemetry import catalog
@@ -99,15 +99,19 @@ class Writer:
         frames = self._frames[family.name]
         first, width = offset(family.name), cells_per_block(family)
         is_histogram, is_gauge = family.kind is Kind.HISTOGRAM, family.kind is Kind.GAUGE
+        may_be_absent = is_gauge or family.usual is not None
+        usual = None if family.usual is None else [family.is_usual(values) for values in combinations(family)]
         lines: list[str] = []
         for base, block in zip(blocks, labels, strict=True):
             values = _sum([source[base + first : base + first + width] for source in sources]) or [family.start] * width
             if is_histogram:
                 values = _series(values, cells_per_combination(family))
+            elif usual is not None:  # the others only once they were counted
+                values = [value if value or known else nan for value, known in zip(values, usual, strict=True)]
             lines += [
                 f"{before}{block}{behind}{_number(value) if value else '0'}\n"
                 for (before, behind), value in zip(frames, values, strict=True)
-                if not (is_gauge and isnan(value))
+                if not (may_be_absent and isnan(value))
             ]
         return lines
 

@@ -23,6 +23,9 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_rejections_total.reason": tuple(value.value for value in Rejection),
     "ridgeline_no_token_total.reason": tuple(value.value for value in NoToken),
     "ridgeline_routes_total.reason": tuple(value.value for value in (*ELSEWHERE, *Reason)),
+    "ridgeline_worker_left_out.reason": ("draining", "down", "silence", "errors"),
+    "ridgeline_process_restarts_total.role": ("control", "serving"),
+    "role": ("supervisor", "control", "serving", "counting"),
     "ridgeline_reloads_total.result": ("ok", "failed"),
     "ridgeline_discovery_changes_total.source": ("file", "dns", "kubernetes"),
     "ridgeline_discovery_failures_total.source": ("file", "dns", "kubernetes"),
@@ -37,5 +40,22 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_worker_attained_ratio.figure": ("ttft", "tpot"),
     "ridgeline_prefix_drift_total.kind": tuple(value.value for value in DriftKind),
     "ridgeline_cache_lost_total.reason": tuple(value.value for value in Lost),
+    "ridgeline_deviation_seconds_total.cause": tuple(value.value for value in CauseName if value is not CauseName.FACTS),
     "cause": tuple(value.value for value in CauseName),
 }
+
+_ANY_POLICY = (Reason.ONLY_WORKER, Reason.OWNER, Reason.RETRY, *ELSEWHERE)
+_BY_BEGINNING = (Reason.AFFINITY, Reason.LOAD_BOUND, Reason.DELIVERED, Reason.LEAST_LOAD)
+USUAL_ROUTES = frozenset(
+    (policy, reason.value)
+    for policy, own in {
+        "round-robin": (Reason.TURN,),
+        "least-load": (Reason.LEAST_LOAD,),
+        "power-of-two": (Reason.TWO_CHOICES,),
+        "prefix-affinity": _BY_BEGINNING,
+        "session": (Reason.SESSION, *_BY_BEGINNING),
+        "fastest": (Reason.FASTEST, Reason.LEAST_LOAD),
+    }.items()
+    for reason in (*_ANY_POLICY, *own)
+)
+"""Policies with the reasons that they can give."""

@@ -23,7 +23,7 @@ from math import prod
 import msgspec
 
 from routing.topology import Topology
-from telemetry.catalog import CATALOG, Family, Kind, Scope, Writer
+from telemetry.catalog import CATALOG, EXPOSED, Family, Kind, Scope, Writer
 
 _FAMILIES = {family.name: family for family in CATALOG}
 
@@ -172,6 +172,20 @@ class Layout:
             Scope.KEY: (self.key_base(0), self.keys),
         }[scope]
         return range(start, start + count * BLOCK_CELLS[scope], BLOCK_CELLS[scope] or 1)
+
+
+def most_series(layout: Layout, processes: int) -> int:
+    """Series that a page has at most with so many serving processes; what cannot occur is not among them."""
+    return sum(
+        len(layout.blocks(family.scope)) * _series_per_block(family) * (processes if family.is_per_process else 1)
+        for family in EXPOSED
+    )
+
+
+def _series_per_block(family: Family) -> int:
+    if family.writer is Writer.EXPOSITION or family.has_one:
+        return 1
+    return sum(map(family.is_usual, combinations(family))) * (len(family.bounds) + 3 if family.bounds else 1)
 
 
 def gauge_starts(layout: Layout, writer: Writer) -> Iterator[tuple[int, float]]:

@@ -72,7 +72,7 @@ def _points(family: Family, base: int, labels: Mapping[str, str], sources: list[
         own = {**labels, **dict(zip(family.labels, values, strict=True))}
         if family.kind is Kind.HISTOGRAM:
             yield Point(own, tuple(mine[:-1]), mine[-1])
-        elif not isnan(mine[0]):
+        elif not isnan(mine[0]) and (mine[0] or family.is_usual(values)):
             yield Point(own, (mine[0],))
 
 

@@ -127,6 +127,7 @@ class PrefixDrifts:
     def __init__(self) -> None:
         self._models: dict[str, _OfModel] = {}
         self._restarted: dict[str, float] = {}  # unix seconds, by worker
+        self.missed_seconds = 0.0  # of all drifts that are told, ever; `Drift.missed_seconds` has those of one
 
     def __repr__(self) -> str:
         families = sum(len(model.families) for model in self._models.values())
@@ -194,7 +195,10 @@ class PrefixDrifts:
         drift = family.drift
         if drift is None:
             return None
+        missed_before = drift.missed_seconds if drift.requests >= LEAST_FOLLOWERS else 0.0
         _grow(drift, family, observation, prefill)
+        if drift.requests >= LEAST_FOLLOWERS:
+            self.missed_seconds += drift.missed_seconds - missed_before
         return drift if drift.requests >= LEAST_FOLLOWERS else None
 
     def drifts(self) -> list[Drift]:

@@ -31,8 +31,8 @@ _INTRODUCTION = """\
 
 - Durations are in seconds from one monotonic clock. Figures are summed over the serving processes, and counters go on when
   one of them is restarted.
-- Every label combination exists at 0 from the start. A gauge whose value is not known (a worker that was not probed yet, a
-  metrics page that could not be read) is absent, never 0.
+- Every label combination that can occur exists at 0 from the start. A gauge whose value is not known (a worker that was not
+  probed yet, a metrics page that could not be read) is absent, never 0.
 - Models, pools, workers and keys are named as in the configuration. A request whose model is not configured has
   `model="unknown"`; one for which no pool was chosen has `pool="none"`.
 """

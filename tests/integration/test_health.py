@@ -130,7 +130,7 @@ async def test_a_worker_that_fails_its_requests_is_left_out_and_comes_back() -> 
         await one.workers[0].apply(Faults(draining=True))
         before = await one.outcomes(14)
         left_out = await one.until(lambda conditions: conditions[0] == "ejected: errors")
-        page = await one.gateway.metrics_when(lambda metrics: metrics.total("ridgeline_worker_ejected") == 1)
+        page = await one.gateway.metrics_when(lambda metrics: metrics.value("ridgeline_worker_left_out", reason="errors") == 1)
 
         assert {outcome for outcome, _ in before} == {"ok"}
         assert sum(attempts for _, attempts in before) == 14 + 5
@@ -145,7 +145,7 @@ async def test_a_worker_that_fails_its_requests_is_left_out_and_comes_back() -> 
 
         assert after == [("ok", 1)] * 8
         assert one.seen[0] >= 3
-        await one.gateway.metrics_when(lambda metrics: metrics.total("ridgeline_worker_ejected") == 0)
+        await one.gateway.metrics_when(lambda metrics: "ridgeline_worker_left_out" not in metrics)
         await asyncio.sleep(1.2)
         log = one.gateway.stderr
         assert f"worker {one.names[0]} gets no new requests: its requests fail" in log

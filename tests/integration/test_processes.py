@@ -143,6 +143,7 @@ async def test_a_killed_serving_process_takes_only_its_own_streams(
     assert outcomes == {id_of(answer): "ok" for answer in whole}
     assert metrics.total("ridgeline_requests_total", endpoint="chat") == len(whole)
     assert metrics.total("ridgeline_in_flight_tokens") == 0
+    await gateway.metrics_when(lambda metrics: metrics.value("ridgeline_process_restarts_total", role="serving") == 1)
 
 
 async def test_nothing_is_lost_when_control_is_killed(
@@ -170,9 +171,11 @@ async def test_nothing_is_lost_when_control_is_killed(
     assert watch.went_back == []
     assert recovered < 5
     assert sorted(record["request_id"] for record in records) == sorted(map(id_of, answers))
-    metrics = await gateway.metrics()
+    metrics = await gateway.metrics_when(lambda metrics: metrics.value("ridgeline_process_restarts_total", role="control") == 1)
     assert metrics.total("ridgeline_requests_total", endpoint="chat", outcome="ok") == STREAMS
     assert metrics.total("ridgeline_records_dropped_total") == 0
+    assert 0 < metrics.value("ridgeline_process_cpu_seconds_total", role="serving") < 60
+    assert metrics.value("ridgeline_process_resident_bytes", role="serving") > 1e6
 
 
 async def test_control_killed_again_and_again_loses_few_records(gateway: Gateway) -> None:

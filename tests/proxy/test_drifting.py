@@ -82,6 +82,7 @@ def test_a_drift_is_told_once(watched, caplog):
     (drift,) = watched.watch.view()
     assert (drift.kind, drift.position_bytes, drift.change_bytes, drift.keys) == ("inserted", 0, 14, {"app-a": 20})
     assert drift.missed_seconds == pytest.approx(20 * (ttft(1650) - ttft(1650, HIT)))
+    assert watched.court.pool("ridgeline_prefix_drift_missed_seconds_total") == pytest.approx(drift.missed_seconds)
     assert watched.court.pool("ridgeline_prefix_drift_total", kind="inserted") == 1
     assert caplog.text.count("has changed: inserted near byte 0, +14 bytes; keys: app-a") == 1
 

@@ -72,6 +72,10 @@ def test_a_deviation_is_counted_by_its_first_cause(court):
     assert found.causes[0].name == "engine_queue"
     assert found.causes[0].seconds == pytest.approx(2.0)
     assert court.pool("ridgeline_deviations_total", figure="ttft", cause="engine_queue") == 1
+    seconds = {cause.name: cause.seconds for cause in found.causes}
+    assert seconds["engine_queue"] > 0
+    for name, value in seconds.items():
+        assert court.pool("ridgeline_deviation_seconds_total", cause=name) == pytest.approx(value)
     assert court.pool("ridgeline_ttft_attained_ratio", length="upto_4k") == 1  # the bucket up to 0.1
 
 

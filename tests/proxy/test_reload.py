@@ -33,6 +33,10 @@ class Scene:
         ok, failed = (self.fleet.cells.values[slot("ridgeline_reloads_total", result=result)] for result in ("ok", "failed"))
         return ok, failed
 
+    @property
+    def is_refused(self) -> float:
+        return self.fleet.cells.values[slot("ridgeline_configuration_refused")]
+
 
 @asynccontextmanager
 async def a_scene(folder: Path, text: str | None = None, **environ: str) -> AsyncIterator[Scene]:
@@ -101,14 +105,17 @@ async def test_a_file_that_is_gone_changes_nothing(scene, caplog):
 
 
 async def test_a_mended_file_is_put_in_force(scene):
-    """A failure leaves nothing behind that would keep the next file out."""
+    """A failure leaves nothing behind that would keep the next file out; until then it shows that an older one is in force."""
+    assert scene.is_refused == 0
     scene.path.write_text("models: [")
     scene.reloader.reload()
+    assert scene.is_refused == 1
     scene.path.write_text(a_file(THREE))
 
     assert scene.reloader.reload() is True
 
     assert scene.counts == (1, 1)
+    assert scene.is_refused == 0
     assert names(scene.fleet.topology) == ["w-0", "w-1", "w-2"]
 
 

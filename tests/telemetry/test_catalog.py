@@ -133,8 +133,12 @@ def test_unknown_is_not_zero():
         "ridgeline_worker_waiting_requests",
         "ridgeline_worker_kv_usage_ratio",
         "ridgeline_worker_attained_ratio",
+        "ridgeline_worker_left_out",
         "ridgeline_loop_lag_seconds",
         "ridgeline_control_lag_seconds",
+        "ridgeline_process_resident_bytes",
+        "ridgeline_exported_series",
+        "ridgeline_configuration_refused",
     }
     assert all(family.start == 0 for family in CATALOG if family.kind is not Kind.GAUGE)
 

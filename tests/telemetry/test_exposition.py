@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.utils import floatToGoString
 
 from routing.topology import Topology
-from telemetry.catalog import EXPOSED, Kind
+from telemetry.catalog import EXPOSED, Kind, Scope
 from telemetry.exposition import OPENMETRICS_TYPE, TEXT_TYPE, Writer, bound_text, content_type
-from telemetry.layout import Layout, bounds, cells_per_block, offset, slot
+from telemetry.layout import Layout, bounds, combinations, most_series, offset, slot
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 FORMATS = pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
@@ -111,7 +111,11 @@ def test_everything_countable_exists_at_zero(a_topology):
     found = series(parse(writer.write_all([], None)))
 
     blocks = {family.name: len(layout.blocks(family.scope)) for family in EXPOSED}
-    counters = sum(blocks[family.name] * cells_per_block(family) for family in EXPOSED if family.kind is Kind.COUNTER)
+    counters = sum(
+        blocks[family.name] * sum(map(family.is_usual, combinations(family)))
+        for family in EXPOSED
+        if family.kind is Kind.COUNTER
+    )
     counts = [value for (name, _), value in found.items() if name.endswith("_total")]
     assert counts == [0.0] * counters
     assert found[key("ridgeline_ttft_seconds_bucket", model="qwen", pool="default", le="0.25")] == 0
@@ -280,13 +284,35 @@ def test_a_large_fleet_stays_in_budget_and_comes_in_small_pieces(a_topology, ope
     pools = tuple((f"m-{at // 2}", f"p-{at % 2}", tuple(f"w-{at * 20 + of}" for of in range(20))) for at in range(30))
     writer, layout = a_writer(a_topology(pools=pools, keys=tuple(f"k-{at}" for at in range(20))))
     zeros = [0.0] * layout.size
+    control = list(zeros)
+    for base in layout.blocks(Scope.WORKER):  # each is left out, and for one reason
+        first = base + offset("ridgeline_worker_left_out")
+        control[first : first + 4] = [1.0, nan, nan, nan]
 
-    pieces = list(writer.write([zeros] * 4, zeros, openmetrics=openmetrics))
+    pieces = list(writer.write([zeros] * 4, control, openmetrics=openmetrics))
 
     lines = [[line for line in piece.splitlines() if not line.startswith(b"#")] for piece in pieces]
-    assert sum(map(len, lines)) < 50_000
+    assert sum(map(len, lines)) == most_series(layout, 4) < 50_000
     assert max(map(len, lines)) <= 1300
     assert all(pieces)
+
+
+@FORMATS
+def test_what_cannot_occur_is_there_once_it_was_counted(a_topology, openmetrics):
+    """Reasons that a policy cannot give are no series, unless one was counted all the same."""
+    writer, layout = a_writer(a_topology())
+    zeros = [0.0] * layout.size
+    odd = layout.pool_base(0) + slot("ridgeline_routes_total", policy="round-robin", reason="affinity")
+
+    def routes() -> set[tuple[str, str]]:
+        page = lines_of("ridgeline_routes_total", writer.write_all([zeros], zeros, openmetrics=openmetrics))
+        samples = series(parse(page, openmetrics=openmetrics))
+        return {(labels["policy"], labels["reason"]) for _, pairs in samples for labels in [dict(pairs)]}
+
+    assert ("round-robin", "affinity") not in routes()
+    assert {("round-robin", "turn"), ("fastest", "retry")} <= routes()
+    zeros[odd] = 1.0
+    assert ("round-robin", "affinity") in routes()
 
 
 def test_openmetrics_ends_as_it_must(a_topology):

@@ -163,7 +163,7 @@ def test_gauge_cells_are_those_of_the_writer(a_topology):
         ),
         offset("ridgeline_loop_lag_seconds"),
     ]
-    assert len(list(gauge_starts(layout, Writer.CONTROL))) == 6 * len(topology.workers) + len(topology.pools) + 1
+    assert len(list(gauge_starts(layout, Writer.CONTROL))) == 10 * len(topology.workers) + len(topology.pools) + 7
 
 
 def test_control_gauges_start_unknown(a_topology):
