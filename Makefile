@@ -11,6 +11,7 @@ export PYTHONNOUSERSITE := 1
 
 # The tests that compare the tree with the layout's rules and the generated pages with their sources; they take seconds.
 READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_catalog.py tests/telemetry/test_record_reference.py tests/proxy/test_config*.py tests/proxy/test_command_reference.py)
+READ_ONLY_TESTS += $(wildcard tests/dashboards/test_grafana.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-vllm compare-vllm test test-vllm check fix docs bench chaos clean runtime dev
@@ -46,6 +47,7 @@ fix: dev ## Mend what can be mended: format, lint, generated pages
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
 	@$(PYTHON) -m telemetry.reference
+	@$(PYTHON) -m dashboards.grafana
 	@$(PYTHON) -m telemetry.record_reference
 	@$(PYTHON) -m proxy.config_reference
 	@$(PYTHON) deploy/helm/render.py

@@ -31,3 +31,15 @@ ATTAINED_FAR_OFF_RATIO = 0.3
 
 KV_RESERVE_RATIO = 0.3
 """Share of the KV cache that is better kept free."""
+
+FAILED_SHARE = 0.01
+"""Requests that failed, of all; from here on users notice."""
+
+MISROUTED_SHARE = 0.02
+"""Requests that the estimate sent to another pool than their true length, of all."""
+
+LENGTHS_APART_RATIO = 10.0
+"""P99 over median of prompt lengths in one pool; above, a pool of their own for the long ones is worth a thought."""
+
+LOOP_LAG_SECONDS = 0.01
+"""How late an event loop may run what is due; a token is usually due every 10 to 50 ms."""

@@ -1,0 +1,313 @@
+"""Turns boards into the JSON that Grafana loads, with Grafana's Foundation SDK: schema version 41, for 10.4 and later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase
+from typing import Any, TypeAlias
+
+from grafana_foundation_sdk.builders import bargauge, common, dashboard, prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common as drawing
+from grafana_foundation_sdk.models import dashboard as schema
+from grafana_foundation_sdk.models import prometheus as asking
+
+from dashboards.grafana.colours import BY_LABEL, Colour
+from dashboards.grafana.links import BOARD_OF_LABEL, TAG, board_link, runbook_url
+from dashboards.grafana.values import Board, Form, Panel, Query, Row, Step, Unit
+
+_SOURCE = schema.DataSourceRef(type_val="prometheus", uid="${datasource}")
+_COLUMNS = 24
+_FIRST_ROW_ID = 1001  # rows are numbered apart, so that a new one leaves the numbers of panels alone
+
+AnyPanel: TypeAlias = timeseries.Panel | stat.Panel | bargauge.Panel | table.Panel | statetimeline.Panel
+
+
+def dashboard_json(board: Board) -> str:
+    """The text of the board's file."""
+    text: str = json.dumps(_dashboard(board).build(), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False)
+    return text + "\n"
+
+
+def _dashboard(board: Board) -> dashboard.Dashboard:
+    made = (
+        dashboard.Dashboard(board.title)
+        .uid(board.uid)
+        .description(board.description)
+        .tags([TAG])
+        .refresh("30s")
+        .time("now-1h", "now")
+        .timezone("browser")
+        .tooltip(schema.DashboardCursorSync.CROSSHAIR)
+        .readonly()
+        .link(
+            dashboard.DashboardLink("Ridgeline")
+            .type(schema.DashboardLinkType.DASHBOARDS)
+            .tags([TAG])
+            .keep_time(True)
+            .include_vars(True)
+        )
+        .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    )
+    for variable in board.variables:
+        made.with_variable(
+            dashboard.QueryVariable(variable.name)
+            .label(variable.label)
+            .datasource(_SOURCE)
+            .query(variable.values)
+            .refresh(schema.VariableRefresh.ON_TIME_RANGE_CHANGED)
+            .sort(schema.VariableSort.NATURAL_ASC)
+            .multi(True)
+            .include_all(True)
+            .all_value(".*")
+            .current(schema.VariableOption(selected=True, text=["All"], value=["$__all"]))
+        )
+    for mark in board.marks:
+        made.annotation(
+            dashboard.AnnotationQuery()
+            .name(mark.title)
+            .datasource(_SOURCE)
+            .expr(mark.expr)
+            .enable(True)
+            .icon_color(mark.colour.value)
+        )
+    place = _Place()
+    for number, row in enumerate(board.rows):
+        _add_row(made, row, _FIRST_ROW_ID + number, place)
+    return made
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the next panel goes, and its number."""
+
+    x: int = 0
+    y: int = 0
+    height: int = 0  # of the line that is being filled
+    number: int = 1
+
+    def take(self, width: int, height: int) -> schema.GridPos:
+        """The place of a panel; begins a new line where this one is full."""
+        if self.x + width > _COLUMNS:
+            self.begin_line()
+        place = schema.GridPos(x=self.x, y=self.y, w=width, h=height)
+        self.x += width
+        self.height = max(self.height, height)
+        return place
+
+    def begin_line(self) -> None:
+        """Go on below everything so far."""
+        self.x, self.y, self.height = 0, self.y + self.height, 0
+
+
+def _add_row(made: dashboard.Dashboard, row: Row, number: int, place: _Place) -> None:
+    place.begin_line()
+    title = dashboard.Row(row.title).id(number).grid_pos(place.take(_COLUMNS, 1))
+    place.begin_line()
+    panels = []
+    for panel in row.panels:
+        panels.append(_panel(panel).id(place.number).grid_pos(place.take(panel.width, panel.height)))
+        place.number += 1
+    if row.is_collapsed:
+        for one in panels:
+            title.with_panel(one)
+        made.with_row(title)
+    else:
+        made.with_row(title)
+        for one in panels:
+            made.with_panel(one)
+
+
+def _panel(panel: Panel) -> AnyPanel:
+    made = _FORMS[panel.form](panel)
+    made.title(panel.title).description(panel.description).datasource(_SOURCE).unit(panel.unit.value).no_value(panel.no_value)
+    for letter, query in zip(ascii_uppercase, panel.queries, strict=False):
+        made.with_target(_target(panel.form, letter, query))
+    if panel.alerts:
+        links: list[Builder[schema.DashboardLink]] = [
+            dashboard.DashboardLink(f"Runbook: {name}").url(runbook_url(name)).target_blank(True) for name in panel.alerts
+        ]
+
+        made.links(links)
+    if panel.most is not None:
+        made.max(panel.most)
+    return made
+
+
+def _target(form: Form, letter: str, query: Query) -> prometheus.Dataquery:
+    target = prometheus.Dataquery().ref_id(letter).expr(query.expr).datasource(_SOURCE).editor_mode(asking.QueryEditorMode.CODE)
+    if form is Form.TABLE:
+        return target.instant().format(asking.PromQueryFormat.TABLE)
+    target.legend_format(query.legend).format(asking.PromQueryFormat.TIME_SERIES)
+    return target.instant() if form is Form.BARS else target.range()
+
+
+def _lines(panel: Panel) -> timeseries.Panel:
+    made = (
+        timeseries.Panel()
+        .line_width(1.5)
+        .fill_opacity(0)
+        .show_points(drawing.VisibilityMode.NEVER)
+        .span_nulls(False)
+        .axis_soft_min(0)
+        .legend(_legend("mean", "max"))
+        .tooltip(_tooltip())
+        .thresholds(_thresholds(panel.steps))
+    )
+    if panel.form is Form.STACKED:
+        made.draw_style(drawing.GraphDrawStyle.BARS).fill_opacity(80).line_width(0)
+        made.stacking(common.StackingConfig().mode(drawing.StackingMode.NORMAL).group("A"))
+    if panel.steps:
+        made.thresholds_style(common.GraphThresholdsStyleConfig().mode(drawing.GraphThresholdsStyleMode.DASHED))
+    for letter, query in zip(ascii_uppercase, panel.queries, strict=False):
+        properties = _fixed(query.colour) if query.colour else []
+        if query.unit is not None and query.unit is not panel.unit:
+            properties += [_value("unit", query.unit.value), _value("custom.axisPlacement", "right")]
+            properties += [_value("max", 1)] if query.unit is Unit.SHARE else []
+        if query.is_dashed:
+            properties.append(_value("custom.lineStyle", {"fill": "dash", "dash": [6, 6]}))
+        if properties:
+            made.override_by_query(letter, properties)
+    _colour_by_label(made, panel)
+    return made
+
+
+def _number(panel: Panel) -> stat.Panel:
+    made = (
+        stat.Panel()
+        .graph_mode(drawing.BigValueGraphMode.AREA)
+        .color_mode(drawing.BigValueColorMode.VALUE)
+        .text_mode(
+            drawing.BigValueTextMode.VALUE_AND_NAME
+            if len(panel.queries) > 1 or "{{" in panel.queries[0].legend
+            else drawing.BigValueTextMode.VALUE
+        )
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .thresholds(_thresholds(panel.steps))
+        .mappings([_nothing(panel.no_value)])
+    )
+    for letter, query in zip(ascii_uppercase, panel.queries, strict=False):
+        if query.colour is not None:
+            made.override_by_query(letter, _fixed(query.colour))
+    return made
+
+
+def _bars(panel: Panel) -> bargauge.Panel:
+    made = (
+        bargauge.Panel()
+        .orientation(drawing.VizOrientation.HORIZONTAL)
+        .display_mode(drawing.BarGaugeDisplayMode.BASIC)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .min(0)
+        .thresholds(_thresholds(panel.steps))
+        .mappings([_nothing(panel.no_value)])
+    )
+    _colour_by_label(made, panel)
+    return made
+
+
+def _states(panel: Panel) -> statetimeline.Panel:
+    options = {
+        str(value): schema.ValueMappingResult(text=words, color=colour.value, index=index)
+        for index, (value, words, colour) in enumerate(panel.states)
+    }
+    return (
+        statetimeline.Panel()
+        .mappings([schema.ValueMap(options=options)])
+        .merge_values(True)
+        .show_value(drawing.VisibilityMode.NEVER)
+        .row_height(0.8)
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(drawing.LegendDisplayMode.LIST)
+            .placement(drawing.LegendPlacement.BOTTOM)
+            .show_legend(True)
+        )
+        .tooltip(_tooltip())
+    )
+
+
+def _table(panel: Panel) -> table.Panel:
+    made = table.Panel().cell_height(drawing.TableCellHeight.SM).filterable(False).mappings([_nothing(panel.no_value)])
+    values = (
+        ["Value"]
+        if len(panel.queries) == 1
+        else [f"Value #{letter}" for letter, _ in zip(ascii_uppercase, panel.queries, strict=False)]
+    )
+    names = dict(zip(values, (query.legend for query in panel.queries), strict=True))
+    made.with_transformation(schema.DataTransformerConfig(id_val="merge", options={}))
+    made.with_transformation(
+        schema.DataTransformerConfig(
+            id_val="organize",
+            options={
+                "excludeByName": {"Time": True},
+                "indexByName": {name: index for index, name in enumerate((*panel.labels, *values))},
+                "renameByName": names,
+            },
+        )
+    )
+    for query in panel.queries:
+        properties = [_value("unit", (query.unit or panel.unit).value)]
+        if query.steps:
+            properties.append(_value("thresholds", {"mode": "absolute", "steps": _steps_json(query.steps)}))
+            properties.append(_value("custom.cellOptions", {"type": "color-text"}))
+        made.override_by_name(query.legend, properties)
+    for label in panel.labels:
+        if label in BOARD_OF_LABEL:
+            made.override_by_name(label, [_value("links", [{"title": f"Show this {label}", "url": board_link(label)}])])
+    return made
+
+
+_FORMS: dict[Form, Callable[[Panel], AnyPanel]] = {
+    Form.LINES: _lines,
+    Form.STACKED: _lines,
+    Form.NUMBER: _number,
+    Form.BARS: _bars,
+    Form.TABLE: _table,
+    Form.STATES: _states,
+}
+
+
+def _legend(*calculations: str) -> common.VizLegendOptions:
+    shown = common.VizLegendOptions().display_mode(drawing.LegendDisplayMode.TABLE).placement(drawing.LegendPlacement.BOTTOM)
+    return shown.show_legend(True).calcs(list(calculations))
+
+
+def _tooltip() -> common.VizTooltipOptions:
+    return common.VizTooltipOptions().mode(drawing.TooltipDisplayMode.MULTI).sort(drawing.SortOrder.DESCENDING)
+
+
+def _thresholds(steps: Sequence[Step]) -> dashboard.ThresholdsConfig:
+    shown = steps if steps and steps[0].at is None else (Step(at=None, colour=Colour.PLAIN), *steps)
+    made = [schema.Threshold(value=step.at, color=step.colour.value) for step in shown]
+    return dashboard.ThresholdsConfig().mode(schema.ThresholdsMode.ABSOLUTE).steps(made)
+
+
+def _steps_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    return [{"value": step.at, "color": step.colour.value} for step in steps]
+
+
+def _nothing(words: str) -> schema.SpecialValueMap:
+    """Not a number is what a quotient or a quantile of nothing is."""
+    result = schema.ValueMappingResult(text=words, color=Colour.UNKNOWN.value, index=0)
+    return schema.SpecialValueMap(
+        options=schema.DashboardSpecialValueMapOptions(match=schema.SpecialValueMatch.NULL_AND_NAN, result=result)
+    )
+
+
+def _value(name: str, value: object) -> schema.DynamicConfigValue:
+    return schema.DynamicConfigValue(id_val=name, value=value)
+
+
+def _fixed(colour: Colour | str) -> list[schema.DynamicConfigValue]:
+    name = colour.value if isinstance(colour, Colour) else colour
+    return [_value("color", {"mode": "fixed", "fixedColor": name})]
+
+
+def _colour_by_label(made: timeseries.Panel | bargauge.Panel, panel: Panel) -> None:
+    if panel.coloured_by is not None:
+        for name, colour in BY_LABEL[panel.coloured_by].items():
+            made.override_by_name(name, _fixed(colour))
