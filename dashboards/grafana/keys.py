@@ -30,6 +30,7 @@ def board() -> Board:
         title="Ridgeline / Keys",
         description="Who asks how much, how much of it comes from caches, and whose requests fail.",
         variables=(panels.KEY,),
+        marks=(panels.RELOADS,),
         rows=(
             Row(
                 title="Now",

@@ -57,7 +57,7 @@ def mean(family: str, *by: str, selector: str = ROUTE, more: tuple[str, ...] = (
 
 def share_upto(bound: float, family: str, *by: str, selector: str = ROUTE, more: tuple[str, ...] = ()) -> str:
     """Share of a histogram's observations of at most ``bound``, which is one of its bounds."""
-    below = total(rate(f"{family}_bucket", selector, f'le="{bound_text(bound)}"', *more), *by)
+    below = total(rate(f"{family}_bucket", selector, f'le="{bound_text(float(bound))}"', *more), *by)
     return share(below, total(rate(f"{family}_count", selector, *more), *by))
 
 
