@@ -191,6 +191,8 @@ def _cache_settings(page: _Page) -> None:
 
 
 def _server(page: _Page) -> None:
+    text = "Start time of the process since unix epoch in seconds."
+    page.family("process_start_time_seconds", "gauge", text, [({}, page.snapshot.created)], prefix="")
     http = page.snapshot.http
     requests = [
         ({"handler": path, "method": method, "status": status}, count)
