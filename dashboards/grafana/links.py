@@ -16,7 +16,7 @@ ON_CALL, WORKER, CACHE, LENGTHS, LIMITS, KEYS, GATEWAY = (
 BOARD_OF_LABEL = {"worker": WORKER, "pool": LIMITS, "key": KEYS}
 """The board that has the details of what a label names."""
 
-SEARCH = {WORKER: ("model", "pool"), LIMITS: ("model",), KEYS: ()}
+SEARCH: dict[str, tuple[str, ...]] = {WORKER: ("model", "pool"), LIMITS: ("model",), KEYS: ()}
 """Variables of the board that a link from a table's row sets from the row beside its own."""
 
 

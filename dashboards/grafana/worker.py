@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.grafana import links, panels, words
+from dashboards.grafana import gpus, links, panels, words
 from dashboards.grafana.colours import Colour
 from dashboards.grafana.values import Board, Panel, Query, Row, Unit
 
@@ -184,12 +184,13 @@ def board() -> Board:
         title="Ridgeline / Workers",
         description="What single workers are asked, how they answer beside what is expected of them, and what they say "
         "themselves.",
-        variables=(panels.MODEL, panels.POOL, panels.WORKER),
+        variables=(panels.MODEL, panels.POOL, panels.WORKER, gpus.HOST),
         marks=(panels.RESTARTS, panels.RELOADS),
         rows=(
             Row(title="All workers of the chosen pools", panels=(panels.worker_table(width=24, height=8),)),
             _latency(),
             _load(),
             _health(),
+            gpus.row(),
         ),
     )

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from dashboards.grafana import gpus
 from dashboards.grafana.boards import BOARDS
 from telemetry.catalog import EXPOSED
 from tests.dashboards.grafana_json import dashboards, panels
-from tests.dashboards.promql import FAMILIES, families_in, faults
+from tests.dashboards.promql import FAMILIES, families_in, faults, names_in
 
 NOT_LOOKED_AT: dict[str, str] = {}
 """Families of the catalogue that neither a dashboard nor a rule asks for, each with the reason."""
@@ -29,13 +30,14 @@ def queries_of(dashboard: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 ALL = [(f"{name}: {where}", expr) for name, dashboard in dashboards().items() for where, expr in queries_of(dashboard)]
+OF_EXPORTERS = {name: gpus.LABELS for _, expr in ALL for name in names_in(expr) if name.startswith("DCGM_FI_")}
 EVERY_QUERY = pytest.mark.parametrize("expr", [expr for _, expr in ALL], ids=[where for where, _ in ALL])
 
 
 @EVERY_QUERY
 def test_a_query_asks_for_what_there_is(expr: str):
     """Metrics, labels, values and bounds are those of the catalogue; counters are rated, quantiles are of summed buckets."""
-    assert faults(expr) == []
+    assert faults(expr, OF_EXPORTERS) == []
 
 
 @EVERY_QUERY
