@@ -14,7 +14,7 @@ fi
 
 # program:Debian package:what is left out without it
 tools='
-promtool:prometheus:the checks of the metrics page and of the alert rules
+promtool:prometheus:the checks of the metrics page, of the alert rules and of what dashboards ask
 prometheus-alertmanager:prometheus-alertmanager:the way of an alert from a fault to its receiver
 chromium:chromium:the tests of the live page in a browser
 redis-server:redis-server:quotas that several gateways share
