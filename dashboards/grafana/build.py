@@ -17,7 +17,7 @@ from grafana_foundation_sdk.models import prometheus as asking
 
 from dashboards.grafana.colours import BY_LABEL, Colour
 from dashboards.grafana.links import BOARD_OF_LABEL, TAG, board_link, runbook_url
-from dashboards.grafana.values import Board, Form, Panel, Query, Row, Step, Unit
+from dashboards.grafana.values import Board, Form, Panel, Query, Row, State, Step, Unit
 
 _SOURCE = schema.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _COLUMNS = 24
@@ -28,8 +28,21 @@ AnyPanel: TypeAlias = timeseries.Panel | stat.Panel | bargauge.Panel | table.Pan
 
 def dashboard_json(board: Board) -> str:
     """The text of the board's file."""
-    text: str = json.dumps(_dashboard(board).build(), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False)
-    return text + "\n"
+    whole = json.loads(json.dumps(_dashboard(board).build(), cls=JSONEncoder))
+    _tidy(whole, board)
+    return json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _tidy(whole: dict[str, Any], board: Board) -> None:
+    """Take out what the SDK writes and newer Grafana has no place for, and add what it has no word for."""
+    for variable in whole["templating"]["list"]:
+        for name in ("auto", "auto_count", "auto_min"):  # of variables that are intervals
+            variable.pop(name, None)
+    for panel in whole["panels"]:
+        if panel["type"] == "table":
+            panel["options"].pop("footer", None)
+    for mark, written in zip(board.marks, whole["annotations"]["list"], strict=True):
+        written["titleFormat"] = mark.words  # the SDK does not know it, Prometheus' part of Grafana does
 
 
 def _dashboard(board: Board) -> dashboard.Dashboard:
@@ -210,13 +223,9 @@ def _bars(panel: Panel) -> bargauge.Panel:
 
 
 def _states(panel: Panel) -> statetimeline.Panel:
-    options = {
-        str(value): schema.ValueMappingResult(text=words, color=colour.value, index=index)
-        for index, (value, words, colour) in enumerate(panel.states)
-    }
     return (
         statetimeline.Panel()
-        .mappings([schema.ValueMap(options=options)])
+        .mappings([_words_for(panel.states)])
         .merge_values(True)
         .show_value(drawing.VisibilityMode.NEVER)
         .row_height(0.8)
@@ -231,7 +240,13 @@ def _states(panel: Panel) -> statetimeline.Panel:
 
 
 def _table(panel: Panel) -> table.Panel:
-    made = table.Panel().cell_height(drawing.TableCellHeight.SM).filterable(False).mappings([_nothing(panel.no_value)])
+    made = (
+        table.Panel()
+        .cell_height(drawing.TableCellHeight.SM)
+        .cell_options(drawing.TableAutoCellOptions())
+        .filterable(False)
+        .mappings([_nothing(panel.no_value)])
+    )
     values = (
         ["Value"]
         if len(panel.queries) == 1
@@ -253,6 +268,9 @@ def _table(panel: Panel) -> table.Panel:
         properties = [_value("unit", (query.unit or panel.unit).value)]
         if query.steps:
             properties.append(_value("thresholds", {"mode": "absolute", "steps": _steps_json(query.steps)}))
+            properties.append(_value("custom.cellOptions", {"type": "color-text"}))
+        if query.states:
+            properties.append(_value("mappings", [{"type": "value", "options": _words_for(query.states).options}]))
             properties.append(_value("custom.cellOptions", {"type": "color-text"}))
         made.override_by_name(query.legend, properties)
     for label in panel.labels:
@@ -295,6 +313,15 @@ def _nothing(words: str) -> schema.SpecialValueMap:
     result = schema.ValueMappingResult(text=words, color=Colour.UNKNOWN.value, index=0)
     return schema.SpecialValueMap(
         options=schema.DashboardSpecialValueMapOptions(match=schema.SpecialValueMatch.NULL_AND_NAN, result=result)
+    )
+
+
+def _words_for(states: Sequence[State]) -> schema.ValueMap:
+    return schema.ValueMap(
+        options={
+            str(state.value): schema.ValueMappingResult(text=state.words, color=state.colour.value, index=index)
+            for index, state in enumerate(states)
+        }
     )
 
 

@@ -98,6 +98,19 @@ def _losses() -> Row:
                 form=Form.STACKED,
             ),
             Panel(
+                title="What changed prompts cost",
+                description="Expected prefill of prompt tokens that would have been cached, had the system prompt not "
+                "changed: seconds of "
+                "workers per second.",
+                unit=Unit.SECONDS,
+                queries=(
+                    Query(
+                        expr=words.total(words.rate("ridgeline_prefix_drift_missed_seconds_total"), "model", "pool"),
+                        legend="{{model}} / {{pool}}",
+                    ),
+                ),
+            ),
+            Panel(
                 title="Hits that others got",
                 description="Requests that did not get the hit that others with the same system prompt get, by what lost it.",
                 unit=Unit.PER_MINUTE,
@@ -130,9 +143,8 @@ def _losses() -> Row:
                     ),
                 ),
                 form=Form.STACKED,
-                width=12,
             ),
-            panels.deviations(width=12),
+            panels.deviations(width=8),
         ),
     )
 

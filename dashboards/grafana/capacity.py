@@ -37,7 +37,15 @@ def _limits() -> Row:
             panels.attained("tpot", "TPOT: expected / measured"),
             _far_off("tpot", "TPOT: requests far from what is expected"),
             panels.attained("e2e", "Plain answers: expected / measured"),
-            panels.deviations(width=8),
+            Panel(
+                title="Why requests are slow",
+                description="Figures of requests far from what was expected, per minute, by the cause that explains most of "
+                "the gap.",
+                unit=Unit.PER_MINUTE,
+                queries=(Query(expr=words.per_minute("ridgeline_deviations_total", "cause"), legend="{{cause}}"),),
+                form=Form.STACKED,
+                coloured_by="cause",
+            ),
             Panel(
                 title="Faster than can be",
                 description="Figures below their physical floor, per minute, by pool: model, GPU, number format or cached "

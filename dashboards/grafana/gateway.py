@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboards import thresholds
 from dashboards.grafana import links, panels, words
 from dashboards.grafana.colours import Colour
-from dashboards.grafana.values import Board, Form, Panel, Query, Row, Step, Unit
+from dashboards.grafana.values import Board, Form, Panel, Query, Row, State, Step, Unit
 
 
 def _plain_minute(name: str, *by: str) -> str:
@@ -13,7 +13,9 @@ def _plain_minute(name: str, *by: str) -> str:
 
 
 def _own() -> Row:
-    lag = (Step(at=None, colour=Colour.PLAIN), Step(at=thresholds.LOOP_LAG_SECONDS, colour=Colour.WARNING))
+    def lag(at: float) -> tuple[Step, ...]:
+        return Step(at=None, colour=Colour.PLAIN), Step(at=at, colour=Colour.WARNING)
+
     return Row(
         title="What the gateway adds",
         panels=(
@@ -32,7 +34,7 @@ def _own() -> Row:
                 "pools are late by that much.",
                 unit=Unit.SECONDS,
                 queries=(Query(expr="ridgeline_loop_lag_seconds", legend="{{instance}} {{process}}"),),
-                steps=lag,
+                steps=lag(thresholds.LOOP_LAG_SECONDS),
             ),
             Panel(
                 title="Event loop of the control process",
@@ -40,7 +42,7 @@ def _own() -> Row:
                 "judgement do.",
                 unit=Unit.SECONDS,
                 queries=(Query(expr="ridgeline_control_lag_seconds", legend="{{instance}}"),),
-                steps=lag,
+                steps=lag(thresholds.CONTROL_LAG_SECONDS),
             ),
             Panel(
                 title="Connecting to workers",
@@ -65,18 +67,85 @@ def _own() -> Row:
     )
 
 
+def _processes() -> Row:
+    return Row(
+        title="Its processes",
+        panels=(
+            Panel(
+                title="Processors",
+                description="Processor time of the gateway's processes per second, by role. A serving process uses one core "
+                "and no "
+                "more: where their sum nears their number, start more of them.",
+                unit=Unit.RATIO,
+                queries=(
+                    Query(
+                        expr="sum by (instance, role) (rate(ridgeline_process_cpu_seconds_total[$__rate_interval]))",
+                        legend="{{instance}} {{role}}",
+                    ),
+                ),
+            ),
+            Panel(
+                title="Memory",
+                description="Memory of the gateway's processes that is in use, by role; what they share is counted in each.",
+                unit=Unit.BYTES,
+                queries=(
+                    Query(expr="sum by (instance, role) (ridgeline_process_resident_bytes)", legend="{{instance}} {{role}}"),
+                ),
+            ),
+            Panel(
+                title="Processes that ended by themselves",
+                description="And were started again, in the last ten minutes, by role. Requests of a serving process end "
+                "with it.",
+                unit=Unit.COUNT,
+                queries=(
+                    Query(
+                        expr="sum by (instance, role) (increase(ridgeline_process_restarts_total[10m]))",
+                        legend="{{instance}} {{role}}",
+                    ),
+                ),
+            ),
+            Panel(
+                title="Configuration refused",
+                description="1 while an older configuration is in force than the one that was read last, because that one "
+                "is bad: "
+                "`ridgeline check` says why.",
+                unit=Unit.RATIO,
+                queries=(Query(expr="max by (instance) (ridgeline_configuration_refused)", legend="{{instance}}"),),
+                form=Form.STATES,
+                states=(State(0, "In force", Colour.GOOD), State(1, "Refused", Colour.BAD)),
+            ),
+            Panel(
+                title="Series exported",
+                description="Series that the metrics page has at most, with the pools, workers and keys of now.",
+                unit=Unit.COUNT,
+                queries=(Query(expr="max by (instance) (ridgeline_exported_series)", legend="{{instance}}"),),
+            ),
+            Panel(
+                title="Versions",
+                description="How many gateways run which version.",
+                unit=Unit.COUNT,
+                queries=(Query(expr="count by (version) (ridgeline_build_info)", legend="{{version}}"),),
+                form=Form.NUMBER,
+            ),
+        ),
+    )
+
+
 def _lost() -> Row:
     return Row(
         title="What should not happen",
         panels=(
             Panel(
-                title="Records and spans lost",
+                title="Records, log lines and spans lost",
                 description="Records of requests lost because the control process was away or behind, and spans that the "
                 "OTLP receiver "
                 "did not take, per minute.",
                 unit=Unit.PER_MINUTE,
                 queries=(
                     Query(expr=_plain_minute("ridgeline_records_dropped_total"), legend="Records lost", colour=Colour.BAD),
+                    Query(
+                        expr=_plain_minute("ridgeline_log_lines_dropped_total"), legend="Log lines lost", colour=Colour.LIMIT
+                    ),
                     Query(expr=_plain_minute("ridgeline_spans_dropped_total"), legend="Spans lost", colour=Colour.WARNING),
                     Query(expr=_plain_minute("ridgeline_spans_sent_total"), legend="Spans sent", colour=Colour.GOOD),
                 ),
@@ -113,13 +182,6 @@ def _lost() -> Row:
                         expr=words.per_minute("ridgeline_scrape_failures_total", "model", "pool"), legend="{{model}} / {{pool}}"
                     ),
                 ),
-            ),
-            Panel(
-                title="Versions",
-                description="How many gateways run which version.",
-                unit=Unit.COUNT,
-                queries=(Query(expr="count by (version) (ridgeline_build_info)", legend="{{version}}"),),
-                form=Form.NUMBER,
             ),
         ),
     )
@@ -200,5 +262,5 @@ def board() -> Board:
         description="What the gateway adds, whether its processes keep up, what it lost, and how requests end in detail.",
         variables=(panels.MODEL, panels.POOL),
         marks=(panels.RELOADS,),
-        rows=(_own(), _lost(), _requests()),
+        rows=(_own(), _processes(), _lost(), _requests()),
     )

@@ -92,7 +92,7 @@ def _routing() -> Row:
                 ),
                 steps=(
                     Step(at=None, colour=Colour.PLAIN),
-                    Step(at=thresholds.MISROUTED_SHARE, colour=Colour.WARNING),
+                    Step(at=thresholds.MISROUTES_RATIO, colour=Colour.WARNING),
                 ),
             ),
             Panel(

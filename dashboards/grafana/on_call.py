@@ -28,8 +28,7 @@ def _number(
 
 
 def _numbers() -> tuple[Panel, ...]:
-    down = f"(min by (model, pool, worker) ({words.series('ridgeline_worker_up')}) < 1)"
-    left_out = f"(max by (model, pool, worker) ({words.series('ridgeline_worker_ejected')}) > 0)"
+    left_out = f"max by (model, pool, worker) ({words.series('ridgeline_worker_left_out')})"
     return (
         _number(
             "Alerts firing",
@@ -40,8 +39,8 @@ def _numbers() -> tuple[Panel, ...]:
         ),
         _number(
             "Workers out",
-            "Workers whose health check fails or that a serving process leaves out.",
-            f"count({down} or {left_out}) or vector(0)",
+            "Workers that get no new requests: draining, down, silent, or failing what they are asked.",
+            f"count({left_out}) or vector(0)",
             Unit.COUNT,
             panels.NONE_STEPS,
         ),
@@ -50,7 +49,7 @@ def _numbers() -> tuple[Panel, ...]:
             "Share of requests that failed, and not by their client's doing or by a refusal.",
             words.failed_share(),
             Unit.SHARE,
-            (Step(at=None, colour=Colour.GOOD), Step(at=thresholds.FAILED_SHARE, colour=Colour.BAD)),
+            (Step(at=None, colour=Colour.GOOD), Step(at=thresholds.ERRORS_RATIO, colour=Colour.BAD)),
         ),
         _number(
             "TTFT P95",
@@ -109,8 +108,8 @@ def _firing() -> Panel:
 def _causes_in_range() -> Panel:
     risen = words.total(f"increase({words.series('ridgeline_deviations_total')}[$__range])", "cause")
     return Panel(
-        title="Causes in the time shown",
-        description="The same, counted over the whole time that is shown.",
+        title="Slow requests in the time shown",
+        description="Figures of requests far from what was expected, by the cause that explains most of each.",
         unit=Unit.COUNT,
         queries=(
             Query(
@@ -144,7 +143,7 @@ def _pools() -> Panel:
                 expr=words.failed_share(*by),
                 legend="Failed",
                 unit=Unit.SHARE,
-                steps=(Step(at=None, colour=Colour.GOOD), Step(at=thresholds.FAILED_SHARE, colour=Colour.BAD)),
+                steps=(Step(at=None, colour=Colour.GOOD), Step(at=thresholds.ERRORS_RATIO, colour=Colour.BAD)),
             ),
             Query(expr=words.quantile(0.5, "ridgeline_ttft_seconds", *by), legend="TTFT P50", unit=Unit.SECONDS),
             Query(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboards import thresholds
 from dashboards.grafana import words
 from dashboards.grafana.colours import Colour
-from dashboards.grafana.values import Form, Mark, Panel, Query, Step, Unit, Variable
+from dashboards.grafana.values import Form, Mark, Panel, Query, State, Step, Unit, Variable
 
 MODEL = Variable(name="model", label="Model", values="label_values(ridgeline_queued_requests, model)")
 POOL = Variable(name="pool", label="Pool", values='label_values(ridgeline_queued_requests{model=~"$model"}, pool)')
@@ -16,11 +16,15 @@ KEY = Variable(name="key", label="API key", values="label_values(ridgeline_key_r
 
 RESTARTS = Mark(
     title="Worker restarted",
+    words="{{pool}} / {{worker}} has been restarted",
     expr=f"sum by (pool, worker) (increase({words.series('ridgeline_worker_restarts_total')}[1m])) > 0",
     colour=Colour.WARNING,
 )
 RELOADS = Mark(
-    title="Configuration read", expr="sum by (result) (increase(ridgeline_reloads_total[1m])) > 0", colour=Colour.RUNNING
+    title="Configuration read",
+    words="Configuration read: {{result}}",
+    expr="sum by (result) (increase(ridgeline_reloads_total[1m])) > 0",
+    colour=Colour.RUNNING,
 )
 
 TTFT_STEPS = (
@@ -94,13 +98,14 @@ def jitter_expr(*by: str) -> str:
 
 
 def deviations(*, width: int, height: int = 8, alerts: tuple[str, ...] = ()) -> Panel:
-    """What explains most of each slow request, over time."""
+    """What slow requests lost their time to, over time."""
     return Panel(
-        title="Why requests are slow",
-        description="Figures of requests far from what was expected, per minute, by the cause that explains most of the gap. "
-        "The colour that grew when it began is where to look.",
-        unit=Unit.PER_MINUTE,
-        queries=(Query(expr=words.per_minute("ridgeline_deviations_total", "cause"), legend="{{cause}}"),),
+        title="What slow requests lose their time to",
+        description="Seconds beyond what was expected, of requests that are far from it, per second, by cause. The colour "
+        "that grew "
+        "when it began is where to look.",
+        unit=Unit.SECONDS,
+        queries=(Query(expr=words.total(words.rate("ridgeline_deviation_seconds_total"), "cause"), legend="{{cause}}"),),
         form=Form.STACKED,
         width=width,
         height=height,
@@ -146,21 +151,40 @@ def outcomes(*, width: int = 8, alerts: tuple[str, ...] = ()) -> Panel:
     )
 
 
+WORKER_STATES = (
+    State(1, "Takes requests", Colour.GOOD),
+    State(2, "Draining", Colour.RUNNING),
+    State(3, "Silent", Colour.BAD),
+    State(4, "Its requests fail", Colour.BAD),
+    State(5, "Health check fails", Colour.BAD),
+)
+
+
+def worker_state_expr() -> str:
+    """What state each worker is in, as a number of `WORKER_STATES`."""
+    by = "max by (model, pool, worker)"
+    reasons = {2: "draining", 3: "silence", 4: "errors", 5: "down"}
+    left_out = [
+        f"{value} * {by} (" + words.series("ridgeline_worker_left_out", words.ROUTE, f'reason="{reason}"') + ")"
+        for value, reason in reasons.items()
+    ]
+    every = f"({by} ({words.series('ridgeline_in_flight_requests')}) >= bool 0)"
+    return " or ".join((*left_out, every))
+
+
 def worker_state(*, width: int, height: int) -> Panel:
-    """Since when a worker is down or left out."""
-    up = f"min by (model, pool, worker) ({words.series('ridgeline_worker_up', words.ROUTE)})"
-    ejected = f"max by (model, pool, worker) ({words.series('ridgeline_worker_ejected', words.ROUTE)})"
+    """Since when a worker is left out, and why."""
     return Panel(
         title="Workers over time",
-        description="Whether a worker's health check succeeds, and whether a serving process leaves it out because its "
-        "requests fail or it has fallen silent.",
+        description="Whether a worker gets new requests, and why not: it drains, its health check fails, its requests fail, "
+        "or it "
+        "has fallen silent.",
         unit=Unit.RATIO,
-        queries=(Query(expr=f"{up} + 2 * {up} * ({ejected} > bool 0)", legend="{{pool}} / {{worker}}"),),
+        queries=(Query(expr=worker_state_expr(), legend="{{pool}} / {{worker}}"),),
         form=Form.STATES,
         width=width,
         height=height,
-        states=((0, "Down", Colour.BAD), (1, "Up", Colour.GOOD), (3, "Left out", Colour.WARNING)),
-        no_value="Not probed yet",
+        states=WORKER_STATES,
     )
 
 
@@ -184,12 +208,7 @@ def worker_table(*, width: int, height: int, alerts: tuple[str, ...] = ()) -> Pa
         height=height,
         labels=by,
         queries=(
-            Query(
-                expr=most("ridgeline_worker_up", "min"),
-                legend="Up",
-                steps=(Step(at=None, colour=Colour.BAD), Step(at=1, colour=Colour.GOOD)),
-            ),
-            Query(expr=most("ridgeline_worker_ejected"), legend="Left out by", steps=NONE_STEPS),
+            Query(expr=worker_state_expr(), legend="State", states=WORKER_STATES),
             Query(expr=words.share(failed, asked), legend="Failed", unit=Unit.SHARE),
             Query(
                 expr=f"avg by ({', '.join(by)}) ({attained_at % 'ttft'})",

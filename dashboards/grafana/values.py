@@ -51,6 +51,7 @@ class Query:
     unit: Unit | None = None  # None: the panel's; another one goes to the right axis
     steps: tuple[Step, ...] = ()  # of a table's column
     is_dashed: bool = False
+    states: tuple[State, ...] = ()  # of a table's column: words in place of figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,15 @@ class Step:
     """From this value on the colour means this."""
 
     at: float | None  # None: from below
+    colour: Colour
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A figure that stands for words."""
+
+    value: int
+    words: str
     colour: Colour
 
 
@@ -75,7 +85,7 @@ class Panel:
     steps: tuple[Step, ...] = ()  # drawn as lines in a plot, as colours elsewhere
     coloured_by: str | None = None  # label whose values have colours of their own
     labels: tuple[str, ...] = ()  # of a table: the columns before the figures
-    states: tuple[tuple[int, str, Colour], ...] = ()  # of STATES: value, words, colour
+    states: tuple[State, ...] = ()  # of the form STATES
     alerts: tuple[str, ...] = ()  # that this panel shows the reason for; each links to its runbook
     most: float | None = None  # upper end of the axis, where there is a natural one
     no_value: str = NO_TRAFFIC
@@ -104,6 +114,7 @@ class Mark:
     """Something that happened, as a line through all plots of a board."""
 
     title: str
+    words: str  # at the line; may hold ``{{label}}``
     expr: str  # has a value above 0 when it happened
     colour: Colour
 

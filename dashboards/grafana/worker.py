@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.grafana import gpus, links, panels, words
 from dashboards.grafana.colours import Colour
-from dashboards.grafana.values import Board, Panel, Query, Row, Unit
+from dashboards.grafana.values import Board, Form, Panel, Query, Row, State, Unit
 
 _NAME = "{{pool}} / {{worker}}"
 
@@ -143,7 +143,21 @@ def _health() -> Row:
     return Row(
         title="Is it there",
         panels=(
-            panels.worker_state(width=12, height=8),
+            panels.worker_state(width=6, height=8),
+            Panel(
+                title="Health check",
+                description="1 while the worker's health check succeeds for every gateway, 0 while not.",
+                unit=Unit.RATIO,
+                queries=(
+                    Query(
+                        expr=f"min by (model, pool, worker) ({words.series('ridgeline_worker_up', words.WORKER)})", legend=_NAME
+                    ),
+                ),
+                form=Form.STATES,
+                width=6,
+                states=(State(0, "Fails", Colour.BAD), State(1, "Succeeds", Colour.GOOD)),
+                no_value="Not probed yet",
+            ),
             Panel(
                 title="Restarts",
                 description="Times a worker was found to be another process than before, in the last ten minutes; its "

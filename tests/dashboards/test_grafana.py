@@ -180,5 +180,11 @@ def test_the_first_screen_of_the_on_call_board_answers_without_scrolling():
     ]
 
     titles = {panel["title"] for panel in shown}
-    assert {"Alerts firing", "What fires, and since when", "Why requests are slow", "Pools", "Workers"} <= titles
+    assert {
+        "Alerts firing",
+        "What fires, and since when",
+        "What slow requests lose their time to",
+        "Pools",
+        "Workers",
+    } <= titles
     assert any(panel.form is Form.STATES for panel in board.panels)

@@ -9,8 +9,12 @@ import pytest
 
 from dashboards.grafana import gpus
 from dashboards.grafana.boards import BOARDS
+from telemetry.catalog import EXPOSED
 from tests.dashboards.grafana_json import dashboards, panels
-from tests.dashboards.promql import faults, names_in
+from tests.dashboards.promql import FAMILIES, families_in, faults, names_in
+
+NOT_LOOKED_AT: dict[str, str] = {}
+"""Families of the catalogue that neither a dashboard nor a rule asks for, each with the reason."""
 
 
 def queries_of(dashboard: dict[str, Any]) -> list[tuple[str, str]]:
@@ -49,3 +53,12 @@ def test_every_query_of_a_board_is_in_its_file():
     for board in BOARDS:
         written = {expr for _, expr in queries_of(dashboards()[f"{board.uid}.json"])}
         assert {query.expr for panel in board.panels for query in panel.queries} <= written
+
+
+def test_each_family_is_looked_at_or_there_is_a_reason():
+    """A new metric belongs on a board or into a rule; otherwise say in `NOT_LOOKED_AT` why it is there at all."""
+    asked = {name for _, expr in ALL for name in families_in(expr)}
+    unseen = {family.name for family in EXPOSED} - asked
+
+    assert unseen == set(NOT_LOOKED_AT)
+    assert set(NOT_LOOKED_AT) <= set(FAMILIES)
