@@ -104,7 +104,7 @@ def admin_app(
     app = observer_app(view)
     access.guard(app)
     add_login(app, access)
-    add_live(app, feed or LiveFeed(view, judge or Judge()))
+    add_live(app, feed or LiveFeed(view, judge or Judge(), watch or DriftWatch()))
     app.router.add_get("/api/state", state)
     app.router.add_get("/api/records", records)
     app.router.add_get("/api/chains", call_chains)

@@ -120,7 +120,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         guide = Guide([tokens, lengths, PaceAdviser(), caps, speeds, Prefixes()], options.run_dir)
         judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
         watch = DriftWatch(judge.prefill_of)
-        feed = LiveFeed(view, judge)
+        feed = LiveFeed(view, judge, watch)
         fleet: Fleet | None = None
 
         access = AdminAccess(config.admin_listen)

@@ -15,12 +15,17 @@ from time import monotonic, process_time, time
 import msgspec
 from aiohttp import web
 
-from dashboards.live.fleet import Around, FleetView, Since, build
+from dashboards.live.findings import Finding, Findings, Headline, headline
+from dashboards.live.fleet import Around, FleetView, GatewayFacts, KeyView, PoolView, Since, build
+from dashboards.live.hour import Hour, Minute
 from dashboards.live.phases import row_of
-from dashboards.live.window import Window
+from dashboards.live.why import Why, why
+from dashboards.live.window import BOUNDS, HALF_SECONDS, Window
+from proxy.drifting import DriftWatch
 from proxy.judging import Judge
 from proxy.observer import GatewayView
 from routing.topology import Topology
+from telemetry.prefix_drift import Drift
 from telemetry.record import RequestRecord
 from telemetry.wellformed import well_formed
 
@@ -34,6 +39,7 @@ _MOST_LOAD_RATIO = 0.02  # of this process, for making views
 _BYTES_PER_SECOND = 128 * 1024  # that a viewer gets on average
 _FRESH_SECONDS = 0.25  # how old a view may be that is given to who asks for one
 _ROWS = 100  # that a viewer gets at once
+_LOOKS_PER_HOUR_EVENT = 10
 _HEARTBEAT_SECONDS = 5.0
 _RETRY_MILLISECONDS = 1000
 _STREAM_HEADERS = {
@@ -44,13 +50,43 @@ _STREAM_HEADERS = {
 }
 
 
+class _Shown(msgspec.Struct, kw_only=True):
+    """What `/api/fleet` gives."""
+
+    now_unix_seconds: float
+    headline: Headline
+    findings: list[Finding]
+    gateway: GatewayFacts
+    pools: list[PoolView]
+    keys: list[KeyView]
+    drifts: list[Drift]
+    lately_seconds: float = 2 * HALF_SECONDS  # that figures cover at most
+    bucket_bounds_seconds: tuple[float, ...] = BOUNDS
+
+
+class _PoolHour(msgspec.Struct):
+    model: str
+    pool: str
+    minutes: list[Minute]
+
+
 class LiveFeed:
     """One per control process. `take` every record; `run` is a task of its own."""
 
     def __init__(
-        self, view: GatewayView, judge: Judge, *, most_viewers: int = MOST_VIEWERS, write_seconds: float = WRITE_SECONDS
+        self,
+        view: GatewayView,
+        judge: Judge,
+        watch: DriftWatch,
+        *,
+        most_viewers: int = MOST_VIEWERS,
+        write_seconds: float = WRITE_SECONDS,
     ) -> None:
         self.window = Window()
+        self._watch = watch
+        self._hour = Hour()
+        self._findings = Findings()
+        self._looks = 0
         self._most_viewers = most_viewers
         self._write_seconds = write_seconds
         self.viewers = 0
@@ -95,6 +131,19 @@ class LiveFeed:
                 await self._look()
         return self._fleet
 
+    def hour(self) -> bytes:
+        """The last hour of each pool, minute by minute, as JSON."""
+        pools = self._hour.view(self._view.snapshot())
+        return msgspec.json.encode([_PoolHour(model, pool, minutes) for (model, pool), minutes in pools.items()])
+
+    def why(self, request_id: str) -> Why | None:
+        """Why a request was as it was; ``None`` if it is not among the last ones."""
+        record = self.window.find(request_id)
+        if record is None:
+            return None
+        place = (record.model, record.pool)
+        return why(record, self._judge.yardstick_of(*place), self._judge.hardware().get(place))
+
     def close(self) -> None:
         """End all streams."""
         self._is_closing = True
@@ -119,7 +168,7 @@ class LiveFeed:
         return response
 
     async def _send(self, response: web.StreamResponse, request: web.Request) -> None:
-        piece = b"retry: %d\n\n" % _RETRY_MILLISECONDS + _event(b"fleet", await self.fleet())
+        piece = b"retry: %d\n\n" % _RETRY_MILLISECONDS + _event(b"fleet", await self.fleet()) + _event(b"hour", self.hour())
         told = self._rows_between[1]
         piece += _event(b"records", self._encoded(self.window.newest(_ROWS, until=told)))
         news = self._news
@@ -134,6 +183,8 @@ class LiveFeed:
                 continue
             news = self._news
             piece = _event(b"fleet", self._fleet)
+            if self._looks % _LOOKS_PER_HOUR_EVENT == 0:
+                piece += _event(b"hour", self.hour())
             if told < self._rows_between[1]:
                 begin, end = self._rows_between
                 rows = self._rows if told == begin else self._encoded(self.window.newest(_ROWS, after=told, until=end))
@@ -164,7 +215,22 @@ class LiveFeed:
                 cost += process_time() - began_at
                 await asyncio.sleep(0)
                 began_at = process_time()
-        self._fleet = msgspec.json.encode(view)
+        assert view is not None  # noqa: S101 -- the last that is made
+        self._hour.look(snapshot, around.now_unix_seconds)
+        drifts = self._watch.view()
+        findings = self._findings.look(view, drifts, self._hour)
+        self._looks += 1
+        self._fleet = msgspec.json.encode(
+            _Shown(
+                now_unix_seconds=view.now_unix_seconds,
+                headline=headline(view, findings),
+                findings=findings,
+                gateway=view.gateway,
+                pools=view.pools,
+                keys=view.keys,
+                drifts=drifts,
+            )
+        )
         if self.viewers:
             begin = self._rows_between[1]
             self._rows = self._encoded(self.window.newest(_ROWS, after=begin))

@@ -15,8 +15,10 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
 from proxy.admin import admin_app
+from proxy.drifting import DriftWatch
 from proxy.judging import Judge
 from proxy.live import LiveFeed
+from telemetry.record import Outcome
 from tests.dashboards.live.requests_made import a_record
 from tests.proxy.fleets import a_topology, eventually, running_fleet
 
@@ -33,7 +35,7 @@ class Page:
 
 async def a_page(stack: AsyncExitStack, folder: Path, address: str = "127.0.0.1:8081", **settings: Any) -> Page:
     fleet = await stack.enter_async_context(running_fleet(folder, TWO))
-    feed = LiveFeed(fleet._view, Judge(), **settings)
+    feed = LiveFeed(fleet._view, Judge(), DriftWatch(), **settings)
     app = admin_app(fleet._view, fleet, address, feed=feed)
     return Page(await stack.enter_async_context(TestClient(TestServer(app))), feed)
 
@@ -71,13 +73,14 @@ async def test_the_fleet_is_told(page):
 
 async def test_the_api_has_an_index(page):
     """Whoever guesses the beginning finds the rest, and all of it is there."""
+    page.feed.take([a_record("r-1")])
     for path in ("/api", "/api/"):
         index = await (await page.client.get(path)).json()
         assert "/api/fleet" in index
 
     for path in index:
         if path not in ("/", "/api/stream"):
-            assert (await page.client.get(path)).status == 200, path
+            assert (await page.client.get(path.replace("{id}", "r-1"))).status == 200, path
 
 
 async def test_a_viewer_gets_the_fleet_and_what_ends(page):
@@ -86,14 +89,14 @@ async def test_a_viewer_gets_the_fleet_and_what_ends(page):
     async with page.client.get("/api/stream") as answer:
         assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
         assert (answer.headers["Cache-Control"], answer.headers["X-Accel-Buffering"]) == ("no-store", "no")
-        first = [await next_event(answer) for _ in range(2)]
+        first = [await next_event(answer) for _ in range(3)]
         page.feed.take([a_record("r-3")])
         async with page.feed._looking:
             await page.feed._look()
         then = [await next_event(answer) for _ in range(2)]
 
-    assert [name for name, _ in first + then] == ["fleet", "records", "fleet", "records"]
-    assert [row["id"] for row in first[1][1]] == ["r-2", "r-1"]
+    assert [name for name, _ in first + then] == ["fleet", "hour", "records", "fleet", "records"]
+    assert [row["id"] for row in first[2][1]] == ["r-2", "r-1"]
     assert [row["id"] for row in then[1][1]] == ["r-3"]
 
 
@@ -102,6 +105,7 @@ async def test_text_that_is_no_text_costs_no_other_record(page):
     page.feed.take([a_record("r-1"), a_record("r-2", fault="\ud800")])
 
     async with page.client.get("/api/stream") as answer:
+        await next_event(answer)
         await next_event(answer)
         _, rows = await next_event(answer)
 
@@ -158,3 +162,26 @@ async def test_a_foreign_name_reads_nothing(page, path, host):
 async def test_own_names_and_addresses_read(page, host):
     """Through tunnels and forwarded ports, too."""
     assert (await page.client.get("/api/fleet", headers={"Host": host})).status == 200
+
+
+async def test_a_request_is_explained(page):
+    """As long as it is among the last ones; its whole record, too."""
+    page.feed.take([a_record("r-1")])
+
+    why = await (await page.client.get("/api/records/r-1/why")).json()
+    record = await (await page.client.get("/api/records/r-1")).json()
+
+    assert why["summary"].startswith("It ended well.")
+    assert record["request_id"] == "r-1"
+    for path in ("/api/records/r-2", "/api/records/r-2/why"):
+        assert (await page.client.get(path)).status == 404
+
+
+async def test_an_explanation_survives_text_that_is_no_text(page):
+    """A lone surrogate out of a worker's answer does not hide why the request failed."""
+    page.feed.take([a_record("r-1", fault="\ud800", outcome=Outcome.TRUNCATED)])
+
+    answer = await page.client.get("/api/records/r-1/why")
+
+    assert answer.status == 200
+    assert "stopped before it was complete" in (await answer.json())["summary"]

@@ -1,0 +1,256 @@
+"""What is said to be wrong, in which order, and since when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dashboards.live.findings import Finding, Findings, Growth, headline
+from dashboards.live.fleet import FleetView, GatewayFacts, PoolView, State, Totals, WorkerView
+from dashboards.live.hour import Hour, Minute
+from dashboards.live.window import Figure, Spread, Sums
+from telemetry.prefix_drift import Drift, DriftKind
+
+NOTHING = Spread(0, [1])
+
+
+def a_worker(name: str = "w-0", state: str = "ok", since: float | None = None, **fields: Any) -> WorkerView:
+    usual: dict[str, Any] = {
+        "source": "config",
+        "in_flight_requests": 0,
+        "running_requests": 0,
+        "waiting_requests": 0,
+        "kv_usage_ratio": 0.1,
+        "attained_ttft_ratio": 1.0,
+        "attained_tpot_ratio": 1.0,
+        "floor_beaten": 0,
+        "restarts": 0,
+        "scrape_failures": 0,
+        "lately": Sums(requests=100),
+        "hit_ratio": None,
+        "ttft": None,
+        "tpot": None,
+        "causes": {},
+        "outcomes": {},
+    }
+    return WorkerView(worker=name, state=State(state, "", since), **{**usual, **fields})
+
+
+def a_pool(*workers: WorkerView, rejected: int = 0, **fields: Any) -> PoolView:
+    usual: dict[str, Any] = {
+        "model": "m",
+        "pool": "default",
+        "policy": "least-load",
+        "max_total_tokens": None,
+        "hardware": "h100-sxm",
+        "queued_requests": 0,
+        "in_flight_requests": 0,
+        "totals": Totals(
+            requests=0,
+            outcomes={"rejected": rejected},
+            prompt_tokens=0,
+            completion_tokens=0,
+            cached_tokens=0,
+            hit_known_tokens=0,
+            hit_unknown_requests=0,
+            hit_ratio=None,
+        ),
+        "lately": Sums(requests=100),
+        "hit_ratio": None,
+        "ttft": None,
+        "tpot": None,
+        "causes": {},
+    }
+    return PoolView(workers=list(workers), **{**usual, **fields})
+
+
+def a_view(*pools: PoolView, now: float = 1000.0, **gateway: Any) -> FleetView:
+    facts: dict[str, Any] = {
+        "version": "1",
+        "processes": 1,
+        "serving": 1,
+        "loop_lag_seconds": 0.001,
+        "control_lag_seconds": 0.001,
+        "records_dropped": 0,
+        "log_lines_dropped": 0,
+        "unrouted": {},
+    }
+    return FleetView(now_unix_seconds=now, gateway=GatewayFacts(**{**facts, **gateway}), pools=list(pools), keys=[])
+
+
+def found_in(view: FleetView, *drifts: Drift) -> list[Finding]:
+    return Findings().look(view, drifts, Hour())
+
+
+def test_nothing_is_found_in_a_healthy_fleet() -> None:
+    """And the headline says so, with how much that is based on."""
+    view = a_view(a_pool(a_worker("w-0"), a_worker("w-1")))
+
+    assert found_in(view) == []
+    assert headline(view, []).text == "All healthy: 2 workers, 100 requests in the last two minutes"
+
+
+SLOW = {"lately": Sums(requests=40, deviating=20), "attained_tpot_ratio": 0.2, "causes": {"slower_than_peers": 18, "batch": 2}}
+FAULTS = [
+    ("worker_down", "down", a_pool(a_worker(state="down"), a_worker("w-1"))),
+    ("worker_silence", "says nothing", a_pool(a_worker(state="silence"), a_worker("w-1"))),
+    ("worker_errors", "no new requests", a_pool(a_worker(state="errors"), a_worker("w-1"))),
+    ("pool_down", "none of its 1 worker left", a_pool(a_worker(state="down"))),
+    ("pool_down", "has no worker", a_pool()),
+    ("slow", "20 % of the expected TPOT is attained; mostly the worker is slower", a_pool(a_worker(**SLOW), a_worker("w-1"))),
+    ("slow", "20 of 40 requests at worker w-0", a_pool(a_worker(**{**SLOW, "attained_tpot_ratio": None}))),
+    ("failing", "50 of 100 requests", a_pool(a_worker(lately=Sums(requests=100, failed=50), outcomes={"truncated": 50}))),
+    ("kv", "KV cache full (98 %)", a_pool(a_worker(kv_usage_ratio=0.98))),
+    ("kv", "75 % of its KV cache", a_pool(a_worker(kv_usage_ratio=0.75))),
+    ("waiting", "9 requests wait inside worker w-0, 4 run", a_pool(a_worker(waiting_requests=9, running_requests=4))),
+    ("queue", "3 requests of pool default", a_pool(a_worker(), queued_requests=3)),
+    ("hit_unknown", "do not say", a_pool(a_worker(), lately=Sums(requests=10, hit_unknown=9))),
+    (
+        "late_ttft",
+        "TTFT above 1 s",
+        a_pool(a_worker(), hardware=None, ttft=Figure(9, 1.6, 2.0, 3.0, None, None, NOTHING, None, None)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "pool"), FAULTS)
+def test_a_fault_is_named(kind: str, text: str, pool: PoolView) -> None:
+    """Each in words, with its place."""
+    found = found_in(a_view(pool))
+
+    assert kind in {finding.kind for finding in found}
+    one = next(finding for finding in found if finding.kind == kind)
+    assert text in one.text
+    assert (one.model, one.pool) == ("m", "default")
+
+
+@pytest.mark.parametrize(
+    ("gateway", "kind"),
+    [
+        ({"serving": 0}, "gateway"),
+        ({"processes": 2}, "gateway"),
+        ({"loop_lag_seconds": 0.4}, "loop_lag"),
+        ({"control_lag_seconds": 4.0}, "control_lag"),
+    ],
+)
+def test_the_gateway_itself_is_looked_at(gateway: dict[str, Any], kind: str) -> None:
+    """Its own delay is never mistaken for a worker's."""
+    assert [finding.kind for finding in found_in(a_view(a_pool(a_worker()), **gateway))] == [kind]
+
+
+def test_what_most_workers_suffer_from_is_said_once() -> None:
+    """Of the pool; one worker alone is named."""
+    batch = {**SLOW, "causes": {"batch": 20}}
+    lately = Sums(requests=120, deviating=60)
+
+    together = found_in(a_view(a_pool(*(a_worker(f"w-{number}", **batch) for number in range(3)), lately=lately)))
+    alone = found_in(a_view(a_pool(a_worker("w-0", **batch), a_worker("w-1"), a_worker("w-2"))))
+
+    assert [(finding.worker, finding.cause) for finding in together] == [(None, "batch")]
+    assert [(finding.worker, finding.cause) for finding in alone] == [("w-0", "batch")]
+
+
+def test_the_worst_comes_first() -> None:
+    """And among what is as bad, what is nearer to the cause; the headline counts the others that are serious."""
+    silent, full = a_worker("w-0", "silence", since=960.0), a_worker("w-1", kv_usage_ratio=0.99)
+    view = a_view(a_pool(silent, full, queued_requests=9), a_pool(a_worker("w-2", "draining"), pool="other"))
+
+    found = found_in(view)
+
+    assert [finding.kind for finding in found] == [
+        "worker_silence",
+        "kv",
+        "queue",
+        "worker_draining",
+    ]
+    told = headline(view, found)
+    assert told.text == "Worker w-0 takes requests and says nothing, though its health check answers, for 40 s"
+    assert (told.severity, told.more) == ("warning", 2)
+
+
+def test_it_is_told_since_when() -> None:
+    """From the look at which it came up; what stood at the first look has no beginning, and what went begins anew."""
+    findings = Findings()
+    good, bad = a_pool(a_worker()), a_pool(a_worker(kv_usage_ratio=0.99))
+
+    told = [
+        [finding.since_unix_seconds for finding in findings.look(a_view(pool, now=now), [], Hour())]
+        for now, pool in ((1.0, good), (2.0, bad), (3.0, bad), (4.0, good), (5.0, bad))
+    ]
+
+    assert told == [[], [2.0], [2.0], [], [5.0]]
+    assert Findings().look(a_view(bad), [], Hour())[0].since_unix_seconds is None
+
+
+def test_a_drift_names_its_key_and_place() -> None:
+    """While requests of the changed text come, and not for ever."""
+    drift = Drift(
+        model="m",
+        kind=DriftKind.INSERTED,
+        position_bytes=1234,
+        change_bytes=20,
+        since=900.0,
+        until=990.0,
+        keys={"app-a": 30, "": 2},
+        requests=32,
+        texts=1,
+        missed_tokens=64_000,
+    )
+
+    (found,) = found_in(a_view(a_pool(a_worker())), drift)
+
+    assert (found.kind, found.key, found.since_unix_seconds) == ("drift", "app-a", 900.0)
+    assert "near byte 1,234: 32 requests missed 64,000 cached tokens" in found.text
+    assert found_in(a_view(a_pool(a_worker()), now=5000.0), drift) == []
+
+
+def test_a_drop_of_the_hit_share_is_held_against_the_hour() -> None:
+    """With enough traffic in both, and a share that is worth something."""
+
+    class Known(Hour):
+        def of(self, model: str, pool: str) -> list[Minute]:
+            return [
+                Minute(
+                    begins_unix_seconds=60.0 * minute,
+                    requests=100,
+                    failed=0,
+                    deviations=0,
+                    completion_tokens=0,
+                    ttft_p50_seconds=None,
+                    ttft_p99_seconds=None,
+                    tpot_p50_seconds=None,
+                    tpot_p99_seconds=None,
+                    hit_ratio=0.8,
+                    hit_known_tokens=50_000,
+                )
+                for minute in range(10)
+            ]
+
+    def kinds(hit_ratio: float, known: int, hour: Hour) -> list[str]:
+        pool = a_pool(a_worker(), hit_ratio=hit_ratio, lately=Sums(requests=50, hit_known_tokens=known))
+        return [finding.kind for finding in Findings().look(a_view(pool), [], hour)]
+
+    assert kinds(0.1, 50_000, Known()) == ["hit_drop"]
+    assert kinds(0.7, 50_000, Known()) == []
+    assert kinds(0.1, 1_000, Known()) == []
+    assert kinds(0.1, 50_000, Hour()) == []
+
+
+def test_what_is_counted_is_news_for_a_minute() -> None:
+    """The growth of a spell, nothing at the first look, and nothing once it has stood still for a minute."""
+    growth = Growth()
+
+    told = [growth.of(("x",), value, now) for now, value in ((0, 5), (1, 7), (40, 8), (90, 8), (120, 8), (200, 9), (201, 9))]
+
+    assert told == [0, 2, 3, 3, 0, 1, 1]
+
+
+def test_refusals_and_beaten_floors_are_told_while_they_happen() -> None:
+    """Counters that stood there before are no news."""
+    findings = Findings()
+    before = a_view(a_pool(a_worker(floor_beaten=7), rejected=3))
+    after = a_view(a_pool(a_worker(floor_beaten=9), rejected=5), now=1001.0)
+
+    assert findings.look(before, [], Hour()) == []
+    assert [finding.kind for finding in findings.look(after, [], Hour())] == ["facts", "refused"]
