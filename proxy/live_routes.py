@@ -7,6 +7,7 @@ import json
 import msgspec
 from aiohttp import web
 
+from dashboards.live.assets import HEADERS, Asset, assets
 from proxy.live import LiveFeed
 from telemetry.sinks.jsonlog import json_object
 
@@ -30,6 +31,22 @@ _INDEX = {
 
 def add_live(app: web.Application, feed: LiveFeed) -> None:
     """Add the page and its calls to the admin listener's routes."""
+    found = assets()
+
+    def give(asset: Asset, request: web.Request) -> web.Response:
+        headers = {**HEADERS, "ETag": f'"{asset.etag}"'}
+        if any(tag.value in (asset.etag, "*") for tag in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=asset.body, headers={**headers, "Content-Type": asset.media_type})
+
+    async def page(request: web.Request) -> web.Response:
+        return give(found["index.html"], request)
+
+    async def file(request: web.Request) -> web.Response:
+        asset = found.get(request.match_info["name"])
+        if asset is None:
+            raise web.HTTPNotFound(text="no such file of the live page\n")
+        return give(asset, request)
 
     async def index(_: web.Request) -> web.Response:
         return _json(msgspec.json.encode(_INDEX))
@@ -56,6 +73,8 @@ def add_live(app: web.Application, feed: LiveFeed) -> None:
     async def close(_: web.Application) -> None:
         feed.close()
 
+    app.router.add_get("/", page)
+    app.router.add_get("/live/{name}", file)
     app.router.add_get("/api", index)
     app.router.add_get("/api/", index)
     app.router.add_get("/api/fleet", fleet)

@@ -100,10 +100,10 @@ def welcome(addresses: Addresses, log: Path) -> str:
 Ridgeline is up, with {len(WORKERS)} simulated workers. Their timing comes from the roofline of the GPUs that
 they stand for, with losses fitted to published measurements; nothing was measured here.
 
+  live page         http://{addresses.admin}/
   client base URL   http://{addresses.client}/v1
   metrics           http://{addresses.observe}/metrics
-  recent records    http://{addresses.admin}/api/records
-  state             http://{addresses.admin}/api/state
+  all that it says  http://{addresses.admin}/api/
   JSON log          {log}
 
 Try it:

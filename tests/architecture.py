@@ -115,7 +115,7 @@ def is_core(module: str) -> bool:
     def within(names: tuple[str, ...]) -> bool:
         return any(module == name or module.startswith(name + ".") for name in names)
 
-    return within(CORE_MODULES) or (within(CORE_PACKAGES) and not within(SHELL))
+    return within(CORE_MODULES + CORE_PACKAGES) and not within(SHELL)
 
 
 def core_of(sources: Mapping[str, str]) -> dict[str, str]:

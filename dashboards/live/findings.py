@@ -23,6 +23,7 @@ _DRIFT_SECONDS = 300.0  # a drift is news while requests of the changed text sti
 _LEAST_FAILED = 3
 _FAILED_RATIO = 0.05
 _LEAST_DEVIATING = 3
+_LEAST_BEATEN = 5  # fewer may be a token that came late and the next one at once
 _DEVIATING_RATIO = 0.2
 _LOOP_LAG_SECONDS = 0.1
 _CONTROL_LAG_SECONDS = 1.0
@@ -158,7 +159,7 @@ def headline(view: FleetView, findings: Sequence[Finding]) -> Headline:
     if serious:
         first = serious[0]
         since = first.since_unix_seconds
-        text = first.text if since is None else f"{first.text}, for {seconds(max(1.0, view.now_unix_seconds - since))}"
+        text = first.text if since is None else f"{first.text}, for {seconds(max(1.0, round(view.now_unix_seconds - since)))}"
         return Headline(severity=first.severity, text=text, more=len(serious) - 1)
     workers = sum(len(pool.workers) for pool in view.pools)
     requests = sum(pool.lately.requests for pool in view.pools)
@@ -236,7 +237,7 @@ def _pool(pool: PoolView, growth: Growth, now: float) -> Iterator[Finding]:
         yield _finding(Severity.WARNING, "refused", text, advice, pool)
     if pool.queued_requests:
         severity = Severity.WARNING if pool.queued_requests >= max(1, len(able)) else Severity.NOTICE
-        text = f"{count(pool.queued_requests, 'request')} of {name} wait in the gateway for a worker with room"
+        text = f"{count(pool.queued_requests, 'request')} of {name} in the gateway's queue: no worker has room"
         yield _finding(severity, "queue", text, cause_words("gateway_queue").advice, pool, cause="gateway_queue")
     lately = pool.lately
     if lately.hit_unknown > _UNKNOWN_RATIO * lately.requests and lately.hit_unknown >= _LEAST_DEVIATING:
@@ -282,7 +283,8 @@ def _worker(pool: PoolView, worker: WorkerView, growth: Growth, now: float) -> I
     if growth.of(("restarts", worker.worker), worker.restarts, now):
         text = _capital(f"{name} was restarted: its prefix cache began empty")
         yield _finding(Severity.NOTICE, "restarted", text, "Look at its log for why.", pool, worker)
-    if growth.of(("floor", worker.worker), worker.floor_beaten, now):
+    beaten = growth.of(("floor", worker.worker), worker.floor_beaten, now)
+    if beaten >= max(_LEAST_BEATEN, _FAILED_RATIO * worker.lately.requests):
         words = cause_words("facts")
         yield _finding(
             Severity.WARNING, "facts", _capital(f"{name} is {words.what}"), words.advice, pool, worker, cause="facts"
@@ -307,7 +309,7 @@ def _full(pool: PoolView, worker: WorkerView, name: str) -> Iterator[Finding]:
     waiting, running = worker.waiting_requests or 0, worker.running_requests or 0
     if waiting:
         severity = Severity.WARNING if waiting > running else Severity.NOTICE
-        text = _capital(f"{count(waiting, 'request')} wait inside {name}, {running} run")
+        text = _capital(f"{count(waiting, 'request waits', 'requests wait')} inside {name}, {running} run")
         yield _finding(severity, "waiting", text, cause_words("engine_queue").advice, pool, worker, cause="engine_queue")
 
 

@@ -20,11 +20,16 @@ _RATIO = 1.25
 _LEAST_SECONDS = 0.00025
 BOUNDS = tuple(_LEAST_SECONDS * _RATIO**step for step in range(69))
 """Upper ends of the buckets in seconds, from a quarter of a millisecond to 16 minutes; what is longer is in one more."""
+_SHARE_RATIO = 1.08
+SHARE_BOUNDS = tuple(0.02 * _SHARE_RATIO**step for step in range(69))
+"""The same for what was attained: from a fiftieth to 3.7 times what was expected."""
 _BUCKETS = len(BOUNDS) + 1
 
 # What says nothing about the worker that had the request.
 _NOT_FAILED = frozenset({Outcome.OK, Outcome.CLIENT_GONE, Outcome.CLIENT_ERROR, Outcome.REJECTED, Outcome.SHUTDOWN})
-_TTFT, _TTFT_EXPECTED, _TTFT_FLOOR, _TPOT, _TPOT_EXPECTED, _TPOT_FLOOR = range(6)
+_TTFT, _TTFT_EXPECTED, _TTFT_FLOOR, _TTFT_ATTAINED = range(4)
+_TPOT, _TPOT_EXPECTED, _TPOT_FLOOR, _TPOT_ATTAINED = range(4, 8)
+_KINDS = 8
 
 
 class Spread(msgspec.Struct, frozen=True, gc=False):
@@ -46,6 +51,7 @@ class Figure(msgspec.Struct, frozen=True, gc=False):
     p99_seconds: float
     expected_p50_seconds: float | None
     floor_p50_seconds: float | None
+    attained_p50_ratio: float | None  # expected over measured, request by request, whatever was in their way
     measured: Spread
     expected: Spread | None
     floor: Spread | None
@@ -75,7 +81,7 @@ class _Half:
     __slots__ = ("causes", "counts", "outcomes", "sums")
 
     def __init__(self) -> None:
-        self.counts: list[list[int]] = [[0] * _BUCKETS for _ in range(6)]
+        self.counts: list[list[int]] = [[0] * _BUCKETS for _ in range(_KINDS)]
         self.sums = Sums()
         self.causes: dict[str, int] = {}  # the first of each deviating request
         self.outcomes: dict[str, int] = {}  # of failed ones
@@ -99,7 +105,7 @@ class Glimpse:
     __slots__ = ("_counts", "causes", "outcomes", "sums")
 
     def __init__(self) -> None:
-        self._counts: list[list[int]] = [[0] * _BUCKETS for _ in range(6)]
+        self._counts: list[list[int]] = [[0] * _BUCKETS for _ in range(_KINDS)]
         self.sums = Sums()
         self.causes: dict[str, int] = {}
         self.outcomes: dict[str, int] = {}
@@ -120,12 +126,12 @@ class Glimpse:
     @property
     def ttft(self) -> Figure | None:
         """``None`` without any."""
-        return _figure(*self._counts[:3])
+        return _figure(*self._counts[:4])
 
     @property
     def tpot(self) -> Figure | None:
         """``None`` without any."""
-        return _figure(*self._counts[3:])
+        return _figure(*self._counts[4:])
 
 
 class Window:
@@ -197,11 +203,15 @@ def _count(half: _Half, record: RequestRecord) -> None:
         if (limit := record.ttft_expected_seconds) is not None:
             counts[_TTFT_EXPECTED][bisect_left(BOUNDS, limit)] += 1
             counts[_TTFT_FLOOR][bisect_left(BOUNDS, record.ttft_floor_seconds or 0.0)] += 1
+            if record.cached_tokens is not None and seconds > 0.0:
+                counts[_TTFT_ATTAINED][bisect_left(SHARE_BOUNDS, limit / seconds)] += 1
     if (seconds := record.tpot_seconds) is not None:
         counts[_TPOT][bisect_left(BOUNDS, seconds)] += 1
         if (limit := record.tpot_expected_seconds) is not None:
             counts[_TPOT_EXPECTED][bisect_left(BOUNDS, limit)] += 1
             counts[_TPOT_FLOOR][bisect_left(BOUNDS, record.tpot_floor_seconds or 0.0)] += 1
+            if seconds > 0.0:
+                counts[_TPOT_ATTAINED][bisect_left(SHARE_BOUNDS, limit / seconds)] += 1
     sums.completion_tokens += record.completion_tokens or 0
     if (prompt := record.prompt_tokens) is not None:
         sums.prompt_tokens += prompt
@@ -220,12 +230,12 @@ def _count(half: _Half, record: RequestRecord) -> None:
             half.causes[name] = half.causes.get(name, 0) + 1
 
 
-def _figure(measured: list[int], expected: list[int], floor: list[int]) -> Figure | None:
+def _figure(measured: list[int], expected: list[int], floor: list[int], attained: list[int]) -> Figure | None:
     total = sum(measured)
     if not total:
         return None
     p50, p90, p99 = (quantile(measured, total, share) for share in (0.5, 0.9, 0.99))
-    judged = sum(expected)
+    judged, compared = sum(expected), sum(attained)
     return Figure(
         total,
         p50,
@@ -233,22 +243,23 @@ def _figure(measured: list[int], expected: list[int], floor: list[int]) -> Figur
         p99,
         quantile(expected, judged, 0.5) if judged else None,
         quantile(floor, judged, 0.5) if judged else None,
+        quantile(attained, compared, 0.5, SHARE_BOUNDS) if compared else None,
         _spread(measured),
         _spread(expected) if judged else None,
         _spread(floor) if judged else None,
     )
 
 
-def quantile(counts: Sequence[int], total: int, share: float) -> float:
-    """Where so large a share of what was counted in these buckets lies below, in seconds; within a bucket by its logarithm."""
+def quantile(counts: Sequence[int], total: int, share: float, bounds: Sequence[float] = BOUNDS) -> float:
+    """Where so large a share of what was counted in these buckets lies below; within a bucket by its logarithm."""
     wanted = total * share
     below = 0
     for index, count in enumerate(counts):
         if below + count >= wanted and count:
-            upper = BOUNDS[min(index, len(BOUNDS) - 1)]
-            return upper * float(_RATIO ** ((wanted - below) / count - 1.0))
+            upper = bounds[min(index, len(bounds) - 1)]
+            return upper * float((bounds[1] / bounds[0]) ** ((wanted - below) / count - 1.0))
         below += count
-    return BOUNDS[-1]
+    return bounds[-1]
 
 
 def _spread(counts: list[int]) -> Spread:

@@ -68,7 +68,7 @@ CAUSES: Mapping[str, Words] = {
     ),
     CauseName.FACTS: Words(
         "faster than physics allows: the model, GPU or number format is not what is configured",
-        "Correct gpu, shape, weight_dtype or kv_dtype of the pool; `ridgeline doctor` compares them with the worker.",
+        "Correct gpu, shape, weight_dtype or kv_dtype of the pool; ridgeline doctor compares them with the worker.",
     ),
     CauseName.UNEXPLAINED: Words(
         "nothing that is known explains it",

@@ -53,7 +53,7 @@ def test_the_welcome_has_every_address():
     """All that a person may open is printed, with a curl line that streams, and it is said where the timing is from."""
     text = welcome(ADDRESSES, Path("/tmp/x.jsonl"))
 
-    for part in ("http://127.0.0.1:8080/v1", ":8082/metrics", ":8081/api/records", ":8081/api/state", "/tmp/x.jsonl"):
+    for part in ("http://127.0.0.1:8080/v1", ":8082/metrics", "http://127.0.0.1:8081/\n", ":8081/api/\n", "/tmp/x.jsonl"):
         assert part in text
     assert "curl -N http://127.0.0.1:8080/v1/chat/completions" in text
     assert "losses fitted to published measurements" in text

@@ -109,7 +109,7 @@ FAULTS = [
     (
         "late_ttft",
         "TTFT above 1 s",
-        a_pool(a_worker(), hardware=None, ttft=Figure(9, 1.6, 2.0, 3.0, None, None, NOTHING, None, None)),
+        a_pool(a_worker(), hardware=None, ttft=Figure(9, 1.6, 2.0, 3.0, None, None, None, NOTHING, None, None)),
     ),
 ]
 
@@ -250,7 +250,7 @@ def test_refusals_and_beaten_floors_are_told_while_they_happen() -> None:
     """Counters that stood there before are no news."""
     findings = Findings()
     before = a_view(a_pool(a_worker(floor_beaten=7), rejected=3))
-    after = a_view(a_pool(a_worker(floor_beaten=9), rejected=5), now=1001.0)
+    after = a_view(a_pool(a_worker(floor_beaten=12), rejected=5), now=1001.0)
 
     assert findings.look(before, [], Hour()) == []
     assert [finding.kind for finding in findings.look(after, [], Hour())] == ["facts", "refused"]

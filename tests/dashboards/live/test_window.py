@@ -47,6 +47,18 @@ def test_a_figure_stands_beside_its_limits() -> None:
     assert a_window().glimpse("w-0").ttft is None
 
 
+def test_what_was_attained_is_compared_request_by_request() -> None:
+    """A long prompt that took what it should and a short one that took twice as long do not make up for each other."""
+    fair = a_record(upstream_ttft_seconds=2.0, ttft_expected_seconds=2.0, ttft_floor_seconds=1.0)
+    slow = a_record(upstream_ttft_seconds=0.2, ttft_expected_seconds=0.1, ttft_floor_seconds=0.05)
+    unknown = a_record(upstream_ttft_seconds=9.0, ttft_expected_seconds=0.1, ttft_floor_seconds=0.05, cached_tokens=None)
+
+    figure = a_window(fair, slow, slow, unknown).glimpse("w-0").ttft
+
+    assert figure is not None
+    assert figure.attained_p50_ratio == pytest.approx(0.5, rel=0.08)
+
+
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, BOUNDS[0], BOUNDS[-1], 5000.0])
 def test_no_duration_is_too_short_or_too_long(seconds: float) -> None:
     """What lies outside the buckets counts in the outermost ones."""
