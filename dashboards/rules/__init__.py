@@ -1,0 +1,1 @@
+"""Prometheus rules as code: what is recorded, and what wakes whom up."""
