@@ -12,6 +12,8 @@ if ! deploy/setup/vocabularies.sh; then
     fi
 fi
 
+deploy/setup/newer_prometheus.sh
+
 # program:Debian package:what is left out without it
 tools='
 promtool:prometheus:the checks of the metrics page, of the alert rules and of what dashboards ask
