@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-RUNBOOKS_URL = "https://github.com/ridgeline/ridgeline/blob/main/docs/runbooks"
-"""The folder with a page for each alert; the one place to change for a copy of your own."""
-
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
 
 
@@ -62,13 +59,3 @@ class Group:
 
     name: str
     rules: tuple[Recording | Alert, ...]
-
-
-def kebab(alert: str) -> str:
-    """An alert's name as the name of its page: ``RidgelineTtftBudgetBurn`` is ``ridgeline-ttft-budget-burn``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", alert).lower()
-
-
-def runbook_url(alert: str) -> str:
-    """The page that says what to do about an alert."""
-    return f"{RUNBOOKS_URL}/{kebab(alert)}.md"

@@ -20,7 +20,10 @@ work=$cache.new
 rm -rf "$work"
 mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/root"
 : >"$work/status"
-echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main" >"$work/sources.list"
+# From where this system's own packages come.
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -v security | head -1)
+[ -n "$mirror" ] || give_up "no package lists: apt-get update first"
+echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$work/sources.list"
 apt() {
     (cd "$work" && apt-get -q -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts=/dev/null \
         -o Dir::State::lists="$work/lists" -o Dir::Cache="$work" -o Dir::State::status="$work/status" -o APT::Sandbox::User=root "$@") >"$work/log" 2>&1

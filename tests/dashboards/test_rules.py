@@ -8,26 +8,17 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dashboards.grafana.links import kebab, runbook_url
 from dashboards.rules.__main__ import FOLDER, files, main
 from dashboards.rules.groups import alert_groups, alert_names, recording_groups
-from dashboards.rules.rule import Alert, Clock, Recording, kebab, runbook_url
-from telemetry.catalog import EXPOSED, SCOPE_LABELS, Kind, Writer
-from telemetry.exposition import bound_text
+from dashboards.rules.rule import Alert, Clock, Recording
+from tests.dashboards.promql import faults
 
 CLOCK = Clock()
 RECORDINGS = [rule for group in recording_groups(CLOCK) for rule in group.rules if isinstance(rule, Recording)]
 ALERTS = [rule for group in alert_groups(CLOCK) for rule in group.rules if isinstance(rule, Alert)]
 RULES = [*RECORDINGS, *ALERTS]
-SERIES = {
-    name: family
-    for family in EXPOSED
-    for name in (
-        [f"{family.name}{suffix}" for suffix in ("_bucket", "_sum", "_count")]
-        if family.kind is Kind.HISTOGRAM
-        else [family.name]
-    )
-}
-SELECTOR = re.compile(r"\b(ridgeline_\w+)(?:\{([^}]*)\})?(?:\[(\w+)\])?")
+RECORDED = {rule.record: frozenset(rule.record.partition(":")[0].split("_")) for rule in RECORDINGS}
 
 
 def name_of(rule: Recording | Alert) -> str:
@@ -38,15 +29,6 @@ EVERY_RULE = pytest.mark.parametrize("rule", RULES, ids=name_of)
 EVERY_ALERT = pytest.mark.parametrize("alert", ALERTS, ids=name_of)
 
 
-def selectors(expr: str) -> list[tuple[str, str, str, str]]:
-    """Metric, matchers, window and the function around it, of each selector of an exported series."""
-    return [
-        (*match.groups(""), (re.findall(r"(\w+) ?\($", expr[: match.start()]) or [""])[0])
-        for match in SELECTOR.finditer(expr)
-        if not expr[: match.start()].endswith(":")
-    ]
-
-
 def test_the_files_are_the_generated_ones() -> None:
     """What is in the repository is what `python -m dashboards.rules` writes."""
     for name, text in files(CLOCK).items():
@@ -54,38 +36,9 @@ def test_the_files_are_the_generated_ones() -> None:
 
 
 @EVERY_RULE
-def test_every_series_is_in_the_catalogue(rule: Recording | Alert) -> None:
-    """Names, labels, label values and bounds exist as they are exported, or the rule would never say anything."""
-    found = selectors(rule.expr)
-    assert found or "model_pool" in rule.expr
-    for metric, matchers, *_ in found:
-        family = SERIES[metric]
-        labels = {*SCOPE_LABELS[family.scope], *family.labels, "le", "instance"}
-        for label, values in re.findall(r'(\w+)[=!]~?"([^"]*)"', matchers):
-            assert label in labels
-            if label == "le":
-                assert values in {bound_text(bound) for bound in family.bounds}
-            elif label in family.labels and family.writer is not Writer.EXPOSITION:
-                assert set(values.split("|")) <= set(family.label_values(label))
-
-
-@EVERY_RULE
-def test_counters_are_rated_and_gauges_are_not(rule: Recording | Alert) -> None:
-    """A counter's value alone says since when a gateway runs."""
-    for metric, _, window, function in selectors(rule.expr):
-        if SERIES[metric].kind is Kind.GAUGE:
-            assert function not in {"rate", "increase"}
-        else:
-            assert window
-            assert function in {"rate", "increase"}
-
-
-@EVERY_RULE
-def test_what_is_recorded_is_what_is_used(rule: Recording | Alert) -> None:
-    """No alert waits for a series that nobody records."""
-    recorded = {recording.record for recording in RECORDINGS}
-
-    assert set(re.findall(r"\bmodel_pool\w*:\w+:\w+", rule.expr)) <= recorded
+def test_a_rule_asks_for_what_there_is(rule: Recording | Alert) -> None:
+    """Metrics, labels, values and bounds are those of the catalogue; counters are rated, quantiles are of summed buckets."""
+    assert faults(rule.expr, RECORDED) == []
 
 
 @EVERY_ALERT
