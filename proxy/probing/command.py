@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -82,10 +83,24 @@ def probe(
         typer.Option(min=1, help="Tokens in one step at most.", show_default="vLLM's for the GPU", rich_help_panel=_KNOWN),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.", rich_help_panel=_RESULTS)] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a report with plots, one file.", metavar="FILE", show_default=False, rich_help_panel=_RESULTS),
+    ] = None,
+    write_calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write what the worker's losses are into a gateway's file of calibrations (calibration.path).",
+            metavar="FILE",
+            show_default=False,
+            rich_help_panel=_RESULTS,
+        ),
+    ] = None,
 ) -> None:
     """Probe an endpoint: three load experiments, cold and warm, with fits and what they mean. Ctrl-C keeps what was measured.
 
-    Exit status 1 if nothing could be measured, 2 if the endpoint or the options do not allow it, 130 if cancelled.
+    Exit status 1 if nothing could be measured or a file could not be written, 2 if the endpoint or the options do not allow it,
+    130 if cancelled.
     """
     from rich.console import Console  # noqa: PLC0415
 
@@ -119,8 +134,10 @@ def probe(
         chunk_tokens=max_num_batched_tokens,
     )
     try:
+        if write_calibration is not None and gpu is None:
+            raise OptionError("--write-calibration needs --gpu and --shape: losses are shares of what the GPU can do")
         asked = asked_of(options, os.environ)
     except OptionError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    raise typer.Exit(show(asked, Wanted(as_json=as_json), os.environ, Console()))
+    raise typer.Exit(show(asked, Wanted(as_json=as_json, html=html, calibration=write_calibration), os.environ, Console()))

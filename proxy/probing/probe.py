@@ -50,12 +50,15 @@ class Wanted:
 
 
 def show(asked: Asked, wanted: Wanted, environ: Mapping[str, str], console: Console) -> int:
-    """Probe, print and write. Returns the exit status: 0, 1 if nothing was measured, 2 if it cannot be, 130 if cancelled."""
+    """Probe, print and write.
+
+    Returns the exit status: 0, 1 if nothing was measured or a file not written, 2 if it cannot be, 130 if cancelled.
+    """
     told = Console(stderr=True, soft_wrap=True)
     try:
         outcome, measured = asyncio.run(_probe(asked, told))
     except ProbeError as error:
-        told.print(f"error: {error}", markup=False, highlight=False)
+        _tell(told, f"error: {error}")
         return CANNOT
     if wanted.as_json:
         from proxy.probing.as_json import document_of  # noqa: PLC0415 - one of the two is needed
@@ -74,7 +77,34 @@ def show(asked: Asked, wanted: Wanted, environ: Mapping[str, str], console: Cons
 
 
 def _write(outcome: Outcome, measured: Sequence[Measured], wanted: Wanted, told: Console) -> int:
-    return DONE
+    """The files that are wanted; 1 if one of them could not be made."""
+    status = DONE
+    if wanted.html is not None:
+        from proxy.probing.page import sections_of, title_of  # noqa: PLC0415 - only if wanted
+        from proxy.reporting.page import write_page  # noqa: PLC0415
+
+        try:
+            write_page(wanted.html, title_of(outcome), sections_of(outcome))
+            _tell(told, f"report: {wanted.html}")
+        except OSError as error:
+            _tell(told, f"error: --html {wanted.html} cannot be written: {error.strerror or error}")
+            status = NOTHING_MEASURED
+    if wanted.calibration is not None and outcome.expectation is not None:
+        from proxy.probing.calibration import CalibrationError, reference_of, write_reference  # noqa: PLC0415
+
+        try:
+            reference = reference_of(measured, outcome.expectation, now_unix_seconds=time.time())
+            others = write_reference(wanted.calibration, reference)
+            kept = f", beside {others} others" if others else ""
+            _tell(told, f"calibration: {wanted.calibration}, from {reference.samples:.0f} figures{kept}")
+        except CalibrationError as error:
+            _tell(told, f"error: no calibration was written: {error}")
+            status = NOTHING_MEASURED
+    return status
+
+
+def _tell(told: Console, text: str) -> None:
+    told.print(text, markup=False, highlight=False)
 
 
 async def _probe(asked: Asked, told: Console) -> tuple[Outcome, Sequence[Measured]]:
