@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from time import monotonic as clock
 
 from proxy import answers
@@ -22,11 +23,12 @@ STALE_SECONDS = 0.25
 _MAX_HELD_BYTES = 64 * 1024  # of an answer whose head is still held
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Answering(Failover):
     """The half of an exchange that takes a worker's answer: what a worker's connection calls."""
 
-    _answer_lines = b""
-    _is_beginning = False  # nothing of the answer's body has been written, or its head went out alone
+    _answer_lines: bytes = b""
+    _is_beginning: bool = False  # nothing of the answer's body has been written, or its head went out alone
 
     @abstractmethod
     def _drop_worker(self, result: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from time import monotonic as clock
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ _ABOUT_REQUEST = frozenset({400, 409, 422})
 _JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Attempts(Progress, ABC):
     """The half of an exchange that chooses a worker and sends; the other half takes what comes back."""
 
@@ -35,15 +37,15 @@ class Attempts(Progress, ABC):
     _task: asyncio.Task[None] | None = None  # makes a connection
     _tried: tuple[str, ...] = ()  # workers that have failed the request before the client had anything of an answer's body
     _load: Block | None = None  # the worker's figures that this request adds to, while it does
-    _load_tokens = 0  # what it adds
+    _load_tokens: int = 0  # what it adds
     _rank: int | None = None  # of the worker, if requests name its data-parallel ranks
     _owners: list[Decision] | None = None  # of a lookup: who may have the answer and has not been asked
     _refused_by: str | None = None  # URL of the worker that refused the question for usage
-    _is_plain_refusal = False  # and it said so in words that cannot be the client's
-    has_been_denied = False  # a worker has said that it does not have the answer
+    _is_plain_refusal: bool = False  # and it said so in words that cannot be the client's
+    has_been_denied: bool = False  # a worker has said that it does not have the answer
     _known_url: str | None = None  # of the worker that is known to have it
-    _prefix = b""  # of an answer's head that is not complete
-    _held = b""  # of its body, waiting with the head
+    _prefix: bytes = b""  # of an answer's head that is not complete
+    _held: bytes = b""  # of its body, waiting with the head
 
     @abstractmethod
     def fail(self, error: ProxyError) -> None:

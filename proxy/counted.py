@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import monotonic as clock
 
 import msgspec
@@ -17,6 +18,7 @@ from routing.topology import TokenizerSource
 from telemetry.record import CountResult
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CountsFirst(Attempts):
     """The part of an exchange that counts. Its time is neither the worker's nor the gateway's own work: `count_seconds`."""
 

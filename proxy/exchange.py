@@ -7,6 +7,7 @@ worker's connection, relays, and ends in `_end` exactly once, which frees what i
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from time import monotonic as clock
 
 from proxy import answers
@@ -35,6 +36,7 @@ _log = logging.getLogger(__name__)
 _SMALL_BODY_BYTES = 16 * 1024  # not worth counting
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Exchange(CountsFirst, Answering):
     """What happens to a request: the calls of the two connections, and how they end."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import abstractmethod
+from dataclasses import dataclass
 from random import random
 from time import monotonic as clock
 from typing import NamedTuple
@@ -39,18 +40,19 @@ class Verdict(NamedTuple):
     sent_at: float
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Failover(Attempts):
     """The part of an exchange that decides whether a failed attempt is followed by one at another worker."""
 
     _verdict: Verdict | None = None
-    _hears_out = False  # an error answer is being read to its end, to be kept while another worker is asked
-    _went_alone = False  # the head has gone out, and nothing of a body
+    _hears_out: bool = False  # an error answer is being read to its end, to be kept while another worker is asked
+    _went_alone: bool = False  # the head has gone out, and nothing of a body
     _gone_head: AnswerHead | None = None  # which head that was, when another worker is asked after it
-    _gone_framing = Framing.CHUNKED
-    is_clients_fault = False  # an error event that a stream began with is about the request
-    _busy_workers = 0  # that have refused the request
+    _gone_framing: Framing = Framing.CHUNKED
+    is_clients_fault: bool = False  # an error event that a stream began with is about the request
+    _busy_workers: int = 0  # that have refused the request
     _waits: asyncio.TimerHandle | None = None  # until another one is asked
-    _has_retried_stale = False
+    _has_retried_stale: bool = False
 
     @abstractmethod
     def pass_on(self, verdict: Verdict) -> None:

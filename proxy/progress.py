@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from routing.topology import Limits
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from proxy.relay import Relay
     from proxy.request_head import RequestHead
     from proxy.state import ServingState
+    from proxy.tracing import SampledTrace
     from proxy.upstream import WorkerConnection
     from routing.admission_queue import Waiting
     from routing.policy import Decision
@@ -24,28 +26,36 @@ if TYPE_CHECKING:
     from telemetry.measurements import Measurements
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Progress:
     """A request and what has become of it. Instants (``_at``) are monotonic seconds, ``None`` until they happen."""
 
-    # Defaults stand in the class, so that making one costs what is known at its beginning.
+    state: ServingState
+    client: ClientConnection
+    head: RequestHead
+    endpoint: Endpoint
+    started_at: float  # first byte of the request
+    request_id: str = field(init=False)
+    trace: SampledTrace | None = field(init=False)
+    limits: Limits = field(init=False)
     key: Key | None = None
-    phase = Phase.UPLOAD
-    ended = False
+    phase: Phase = Phase.UPLOAD
+    ended: bool = False
     received_at: float | None = None
-    request_bytes = 0
-    held_bytes = 0  # of its body, counted against the bound for all
-    answer_bytes = 0  # of the answer's body, as the worker sent it
+    request_bytes: int = 0
+    held_bytes: int = 0  # of its body, counted against the bound for all
+    answer_bytes: int = 0  # of the answer's body, as the worker sent it
     prepared: Prepared | None = None
     decision: Decision | None = None
-    attempts = 0
+    attempts: int = 0
     connection: WorkerConnection | None = None
     stay: Stay | None = None  # at the worker of the decision; of one that was left it is kept for the record
-    connect_seconds = 0.0
+    connect_seconds: float = 0.0
     waiting: Waiting[Exchange] | None = None  # its place in the queue for a worker
     queued_for: Pool | None = None  # whose queue it is or was in
-    queue_seconds = 0.0
+    queue_seconds: float = 0.0
     sent_at: float | None = None
-    asks_usage = False  # on the gateway's own account, in what was sent last
+    asks_usage: bool = False  # on the gateway's own account, in what was sent last
     answer: AnswerHead | None = None
     relay: Relay | None = None
     first_body_at: float | None = None
@@ -53,27 +63,21 @@ class Progress:
     last_data_at: float | None = None
     found: Measurements | None = None
     fault: str | None = None  # what was wrong with the worker's answer
-    is_head_sent = False
-    is_held = False  # there is an answer and its head has not gone out
+    is_head_sent: bool = False
+    is_held: bool = False  # there is an answer and its head has not gone out
     status: int | None = None
     count_result: CountResult | None = None  # of counting the prompt exactly
     count_seconds: float | None = None
-    own_seconds = 0.0  # the gateway's own work before the request was sent
+    own_seconds: float = 0.0  # the gateway's own work before the request was sent
     paused_at: float | None = None
     resumed_at: float | None = None
-    client_wait_seconds = 0.0
+    client_wait_seconds: float = 0.0
 
-    def __init__(
-        self, state: ServingState, client: ClientConnection, head: RequestHead, endpoint: Endpoint, started_at: float
-    ) -> None:
-        self.state = state
-        self.client = client
-        self.head = head
-        self.endpoint = endpoint
-        self.started_at = started_at  # first byte of the request
+    def __post_init__(self) -> None:
+        state, head = self.state, self.head
         self.request_id = head.request_id or state.new_request_id()
         self.trace = None if state.tracer is None else state.tracer.begin(head)
-        self.limits: Limits = state.topology.limits
+        self.limits = state.topology.limits
 
     def __repr__(self) -> str:
         worker = self.decision.worker.name if self.decision else "no worker"
