@@ -23,6 +23,7 @@ _NOTHING = Measurements()
 _START_BYTES = 96  # of messages, where the first one tells its role if that stands first
 _BEHIND_ROLE_BYTES = 16  # content that begins here has its role behind it
 _COUNTED = CountResult.COUNTED
+_OK, _CLIENT_GONE = Outcome.OK, Outcome.CLIENT_GONE
 SLOW_CLIENT_RATIO = 0.05
 """A stream that spent more of its time than this waiting for its client says nothing about the worker's pace."""
 
@@ -37,7 +38,7 @@ def judge(answer: AnswerHead, found: Measurements) -> tuple[Outcome, str | None]
             return Outcome.ABORTED, "finish_reason"
         if not found.is_complete:
             return Outcome.TRUNCATED, "no_end_marker"
-        return Outcome.OK, None
+        return _OK, None
     if status in (429, 503):
         return Outcome.WORKER_BUSY, f"worker_{status}"
     if status >= 500:
@@ -103,7 +104,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         outcome,  # outcome
         reason,  # reason
         exchange.fault,  # fault
-        exchange.phase if outcome is Outcome.CLIENT_GONE else None,  # phase
+        exchange.phase if outcome is _CLIENT_GONE else None,  # phase
         exchange.attempts,  # attempts
         None if decision is None or is_lookup else decision.pool_reason,  # pool_reason
         None if decision is None or is_lookup else decision.policy,  # policy

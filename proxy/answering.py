@@ -21,6 +21,8 @@ from telemetry.record import Outcome, Phase
 STALE_SECONDS = 0.25
 """A kept connection that closes this soon after a request was written, without an answer, was already closing."""
 _MAX_HELD_BYTES = 64 * 1024  # of an answer whose head is still held
+_ANSWER = Phase.ANSWER
+_LENGTH, _CLOSE = Framing.LENGTH, Framing.CLOSE
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -69,7 +71,7 @@ class Answering(Failover):
 
     def _note_first_body(self, now: float) -> None:
         self.first_body_at = now
-        self.phase = Phase.ANSWER
+        self.phase = _ANSWER
         health = self.state.loads.health
         if health.ejected and self.decision is not None and self.answer is not None and self.answer.status < 300:
             relay = self.relay
@@ -120,12 +122,12 @@ class Answering(Failover):
             self.ask_without_usage(now, body, can_keep=answer.keeps_alive)
             return
         if answer.status >= 300 and self.is_failure(answer):
-            verdict = self.verdict_of(answer, Framing.LENGTH, body)
+            verdict = self.verdict_of(answer, _LENGTH, body)
             if self.fail_over(self.result_of(answer), can_keep=answer.keeps_alive, verdict=verdict):
                 return
         self._note_first_body(now)
         self.answer_bytes = len(body)
-        self._answer_lines = self._lines(answer, Framing.LENGTH, now)
+        self._answer_lines = self._lines(answer, _LENGTH, now)
         self._held = body
         self.release_head(names_worker=True)
         self.write_seconds = clock() - now
@@ -161,7 +163,7 @@ class Answering(Failover):
             answer,
             framing,
             request_id=self.request_id,
-            closes=not self.client.will_keep_alive or framing is Framing.CLOSE,
+            closes=not self.client.will_keep_alive or framing is _CLOSE,
             timing=(received_at - self.started_at, self.connect_seconds, now - sent_at),
             queue_seconds=self.queue_seconds,
         )
@@ -247,7 +249,7 @@ class Answering(Failover):
         found = relay.finish(now)
         if relay.fingerprint is not None and self.decision is not None:
             self.state.fingerprints[self.decision.worker.url] = relay.fingerprint
-        self._end_answer(answer, found, relay.rest, can_keep=relay.framing is not Framing.CLOSE)
+        self._end_answer(answer, found, relay.rest, can_keep=relay.framing is not _CLOSE)
 
     def _end_answer(self, answer: AnswerHead, found: Measurements, rest: bytes, *, can_keep: bool) -> None:
         """The answer is complete; ``rest`` came behind it, and ``can_keep`` says whether its end shows in the framing."""
@@ -321,10 +323,10 @@ class Answering(Failover):
         self._drop_worker("broken")
         self.decision, self.answer, self.sent_at, self.relay = verdict.decision, verdict.answer, verdict.sent_at, None
         self.first_body_at = now
-        self.phase = Phase.ANSWER
+        self.phase = _ANSWER
         self.answer_bytes = len(verdict.body)
         self._answer_lines = self._lines(verdict.answer, verdict.framing, now)
         self._held = verdict.body
         self.release_head(names_worker=True)
         found = verdict.relay.finish(now) if verdict.relay is not None else self._read_whole(verdict.answer, verdict.body)
-        self._end_answer(verdict.answer, found, b"", can_keep=verdict.framing is not Framing.CLOSE)
+        self._end_answer(verdict.answer, found, b"", can_keep=verdict.framing is not _CLOSE)

@@ -33,6 +33,7 @@ _STATUS_LINES = {status: b"HTTP/1.1 %d %s\r\n" % (status, phrase) for status, ph
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
+_LENGTH, _CHUNKED = Framing.LENGTH, Framing.CHUNKED
 
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -74,7 +75,7 @@ def error_event(error: ProxyError, dialect: Dialect = CHAT) -> bytes:
 
 def framed(payload: bytes, framing: Framing) -> bytes:
     """Bytes of a body of the gateway's own making, as a client with this framing gets them."""
-    return b"%x\r\n%b\r\n" % (len(payload), payload) if framing is Framing.CHUNKED else payload
+    return b"%x\r\n%b\r\n" % (len(payload), payload) if framing is _CHUNKED else payload
 
 
 def json_answer(status: int, body: bytes, request_id: str, *, closes: bool, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
@@ -106,10 +107,10 @@ def answer_lines(
     """
     if head.status == 204:
         length = b""
-    elif framing is Framing.LENGTH:
+    elif framing is _LENGTH:
         length = b"content-length: %d\r\n" % (head.content_length or 0)
     else:
-        length = b"transfer-encoding: chunked\r\n" if framing is Framing.CHUNKED else b""
+        length = b"transfer-encoding: chunked\r\n" if framing is _CHUNKED else b""
     upload, connect, wait = timing
     return b"%b%bx-request-id: %b\r\nserver-timing: upload;dur=%.1f, %bconnect;dur=%.1f, wait;dur=%.1f\r\n%b%b" % (
         status_line(head.status),

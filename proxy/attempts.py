@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _FAILURES = frozenset({"connect_failed", "connect_timeout", "broken", "failed", "silent"})
 _ABOUT_REQUEST = frozenset({400, 409, 422})
 _JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
+_WAIT, _CONNECT, _QUEUE = Phase.WAIT, Phase.CONNECT, Phase.QUEUE
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -97,7 +98,7 @@ class Attempts(Progress, ABC):
 
     def _wait(self, prepared: Prepared, since: float) -> None:
         """No worker has room: into the queue. Raises `ProxyError` when that is full."""
-        self.phase = Phase.QUEUE
+        self.phase = _QUEUE
         self.sent_at = None
         now = clock()
         self.own_seconds += now - since
@@ -225,7 +226,7 @@ class Attempts(Progress, ABC):
     def _connect(self, since: float) -> None:
         assert self.decision is not None
         self.attempts += 1
-        self.phase = Phase.CONNECT
+        self.phase = _CONNECT
         if self.trace is not None:
             self.trace.begin(self.decision.worker.name, since)
         self._connect_at = clock()
@@ -275,7 +276,7 @@ class Attempts(Progress, ABC):
         )
         if self.paused_at is not None:
             connection.pause()
-        self.phase = Phase.WAIT
+        self.phase = _WAIT
         if size <= _JOINED_BYTES:
             connection.transport.write(b"".join((lines, *pieces)))
         else:

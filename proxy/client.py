@@ -35,6 +35,17 @@ class _State(Enum):
     CLOSING = "closing"  # what was written has still to go out
 
 
+# Named here, since looking up a member of an enum is a call in Python 3.11.
+_HEAD, _BODY, _ANSWER, _NEXT, _LINGER, _CLOSING = (
+    _State.HEAD,
+    _State.BODY,
+    _State.ANSWER,
+    _State.NEXT,
+    _State.LINGER,
+    _State.CLOSING,
+)
+
+
 class ClientConnection(asyncio.Protocol):
     """One connection of a client. At most one request is under way on it; what comes behind waits its turn."""
 
@@ -59,7 +70,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, state: ServingState) -> None:
         self._shared = state
-        self._state = _State.HEAD
+        self._state = _HEAD
         self._exchange: Exchange | None = None
         self._ahead = b""  # bytes not looked at yet
         self._since = clock()  # when this state began; in HEAD since the first byte, if there is one
@@ -109,18 +120,18 @@ class ClientConnection(asyncio.Protocol):
         self._is_paused = False
         if self._exchange is not None:
             self._exchange.client_resumed(clock())
-        elif self._state is _State.ANSWER:
+        elif self._state is _ANSWER:
             self._await_next()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
-        if self._state is _State.HEAD:
+        if self._state is _HEAD:
             if not self._ahead:
                 self._since = clock()
             self._take_head(self._ahead + data if self._ahead else data)
-        elif self._state is _State.BODY:
+        elif self._state is _BODY:
             self._take_body(data)
-        elif self._state is _State.ANSWER or self._state is _State.NEXT:
+        elif self._state is _ANSWER or self._state is _NEXT:
             self._ahead += data
             if len(self._ahead) > _MAX_AHEAD_BYTES:
                 # A client may send its next request early, but not without bound. Not to read would be no way out: then its
@@ -169,13 +180,13 @@ class ClientConnection(asyncio.Protocol):
         state.exchanges.add(exchange)
         self.will_keep_alive = head.keeps_alive and not state.is_draining
         has_body = head.is_chunked or bool(head.content_length)
-        self._state = _State.BODY
+        self._state = _BODY
         try:
             exchange.admit()
         except ProxyError as error:
             size = head.content_length or 0
             if not head.is_chunked and len(rest) >= size:  # the whole body is here: pass it over
-                self._state = _State.ANSWER
+                self._state = _ANSWER
                 self._ahead = rest[size:]
             exchange.fail(error)
             return
@@ -222,7 +233,7 @@ class ClientConnection(asyncio.Protocol):
             parts.append(data)
             data = b"".join(parts)
             self._parts = []
-        self._state = _State.ANSWER
+        self._state = _ANSWER
         exchange.run(data, clock())
 
     def _keep(self, exchange: Exchange, part: bytes) -> None:
@@ -281,12 +292,12 @@ class ClientConnection(asyncio.Protocol):
             )
         )
         self.will_keep_alive = not closes
-        self._state = _State.ANSWER
+        self._state = _ANSWER
         self.answer_done(True)
 
     def refuse(self, error: ProxyError, request_id: str, dialect: Dialect = CHAT) -> None:
         """Send an error as the whole answer, in the words of the endpoint that was asked."""
-        closes = not self.will_keep_alive or self._state is not _State.ANSWER
+        closes = not self.will_keep_alive or self._state is not _ANSWER
         answer = answers.error_answer(error, request_id, closes=closes, dialect=dialect)
         if self._exchange is not None and self._exchange.head.method == b"HEAD":
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
@@ -299,7 +310,7 @@ class ClientConnection(asyncio.Protocol):
         if not self.is_open:
             return
         if not can_keep_alive or not self.will_keep_alive:
-            if self._state is _State.ANSWER:
+            if self._state is _ANSWER:
                 self.close()
             else:
                 self._linger()
@@ -313,20 +324,20 @@ class ClientConnection(asyncio.Protocol):
         self._since = clock()
         if self._ahead:
             # In a call of its own: many small requests in one read must not grow the stack.
-            self._state = _State.NEXT
+            self._state = _NEXT
             self._shared.loop.call_soon(self._take_ahead)
         else:
-            self._state = _State.HEAD
+            self._state = _HEAD
 
     def _take_ahead(self) -> None:
-        if self.is_open and self._state is _State.NEXT:
-            self._state = _State.HEAD
+        if self.is_open and self._state is _NEXT:
+            self._state = _HEAD
             ahead, self._ahead = self._ahead, b""
             self._take_head(ahead)
 
     def _linger(self) -> None:
         """The client may still be sending: a plain close would reset the connection before it has read the answer."""
-        self._state = _State.LINGER
+        self._state = _LINGER
         self._since = clock()
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -334,7 +345,7 @@ class ClientConnection(asyncio.Protocol):
     def close(self) -> None:
         """End the connection when what was written has gone out."""
         self._exchange = None
-        self._state = _State.CLOSING
+        self._state = _CLOSING
         self._since = clock()
         self.transport.close()
 
@@ -355,13 +366,13 @@ class ClientConnection(asyncio.Protocol):
         """Called about twice a second: close what is idle or slow. Running requests have limits of their own."""
         limits = self._shared.topology.limits
         since = now - self._since
-        if self._state is _State.HEAD:
+        if self._state is _HEAD:
             if self._ahead:
                 if since > limits.request_head_seconds:
                     self._refuse_unread(ClientFault("request_timeout", "The request head did not arrive in time.", status=408))
             elif since > limits.client_idle_seconds or self._shared.is_closing:
                 self.close()
-        elif self._state is _State.LINGER:
+        elif self._state is _LINGER:
             if since > _LINGER_SECONDS:
                 self.abort()
         elif self._exchange is None and since > limits.write_seconds:

@@ -34,6 +34,7 @@ from telemetry.record import Outcome, Phase
 _log = logging.getLogger(__name__)
 
 _SMALL_BODY_BYTES = 16 * 1024  # not worth counting
+_QUEUE = Phase.QUEUE
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -67,7 +68,7 @@ class Exchange(CountsFirst, Answering):
         """The request is complete: answer it here, or decide and send it on."""
         self.received_at = now
         self.request_bytes = len(body)
-        self.phase = Phase.QUEUE
+        self.phase = _QUEUE
         try:
             if len(body) > _SMALL_BODY_BYTES:
                 self.hold(len(body) - self.held_bytes)

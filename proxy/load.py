@@ -177,10 +177,10 @@ class WorkerLoads:
         block = self._blocks[pool.model, pool.name, decision.worker.name]
         base = block.base
         values = self._values
-        values[base + _IN_FLIGHT] += 1
+        values[base + _IN_FLIGHT] += 1.0
         values[base + _IN_FLIGHT_TOKENS] += tokens
         decided = decision.pool_reason if decision.pool_reason in ELSEWHERE else decision.reason
-        values[self._pool_bases[pool.model, pool.name] + _ROUTES[decision.policy, decided]] += 1
+        values[self._pool_bases[pool.model, pool.name] + _ROUTES[decision.policy, decided]] += 1.0
         return block
 
     def enter(self, decision: Decision, prompt_tokens: int, now: float) -> Stay:
@@ -194,9 +194,9 @@ class WorkerLoads:
             return
         base = block.base
         values = self._values
-        values[base + _IN_FLIGHT] -= 1
+        values[base + _IN_FLIGHT] -= 1.0
         values[base + _IN_FLIGHT_TOKENS] -= tokens
-        values[base + _ATTEMPTS[result]] += 1
+        values[base + _ATTEMPTS[result]] += 1.0
         if self.on_end is not None:
             self.on_end(block.pool)
 
@@ -219,7 +219,7 @@ class WorkerLoads:
     def count_attempt(self, block: Block, result: str) -> None:
         """An attempt that came to nothing, while the request stays with its worker."""
         if block.is_live:
-            self._values[block.base + _ATTEMPTS[result]] += 1
+            self._values[block.base + _ATTEMPTS[result]] += 1.0
 
     def look_at_health(self, now: float) -> None:
         """Bring the view of the workers' health up to date, with what the other processes see, and show them this one's."""
@@ -239,7 +239,7 @@ class WorkerLoads:
         """A request of this pool is not tried again: too many are."""
         base = self._pool_bases.get((pool.model, pool.name))
         if base is not None:
-            self._values[base + _RETRIES_REFUSED] += 1
+            self._values[base + _RETRIES_REFUSED] += 1.0
 
     def look_around(self) -> None:
         """Map arrays of processes that have appeared since. Cheap when there is nothing to find."""

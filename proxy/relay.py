@@ -19,6 +19,7 @@ from telemetry.recorder import GAP_BOUNDS
 _BATCH = 64  # pieces kept for the meter
 _BATCH_BYTES = 64 * 1024  # a piece larger than this is metered at once
 _TABLE = len(SIZE_LINES)
+_LENGTH, _CHUNKED, _CLOSE = Framing.LENGTH, Framing.CHUNKED, Framing.CLOSE
 
 Meter = StreamMeter | PlainMeter | NoMeter
 
@@ -69,10 +70,10 @@ class Relay:
         self._pieces: list[bytes] = []
         self._last_piece = b""
         if head.content_length == 0 or (head.content_length is not None and not strips_usage):
-            self.framing = Framing.LENGTH
+            self.framing = _LENGTH
             self.has_ended = head.content_length == 0
         else:
-            self.framing = Framing.CHUNKED if is_http11 else Framing.CLOSE
+            self.framing = _CHUNKED if is_http11 else _CLOSE
         self._is_at_edge = head.is_chunked and is_http11
 
     def __repr__(self) -> str:
@@ -86,7 +87,7 @@ class Relay:
     @property
     def can_insert(self) -> bool:
         """Whether an event of our own can follow the last byte given back: the client has had whole events only."""
-        if self.framing is not Framing.CHUNKED:
+        if self.framing is not _CHUNKED:
             return False
         if self._filter is not None:
             return self._filter.gives_whole_events
@@ -144,7 +145,7 @@ class Relay:
                 payload += events.finish()
         if decoder is not None:
             self._is_at_edge = (
-                self.framing is Framing.CHUNKED
+                self.framing is _CHUNKED
                 and decoder.is_at_edge
                 and not self.has_ended
                 and (events is None or events.is_between_events)
@@ -158,14 +159,14 @@ class Relay:
         """
         self.scan()
         has_marker = isinstance(self.meter, StreamMeter) and self.meter.has_end_marker
-        is_over = has_marker and self.framing is not Framing.LENGTH  # a length that was promised is owed
+        is_over = has_marker and self.framing is not _LENGTH  # a length that was promised is owed
         if not is_over and (not is_clean or self._decoder is not None or self._left is not None):
             raise FramingError("the connection ended inside the body")
         self.has_ended = True
         return self._framed(b"" if self._filter is None else self._filter.finish())
 
     def _framed(self, payload: bytes) -> bytes:
-        if self.framing is not Framing.CHUNKED:
+        if self.framing is not _CHUNKED:
             return payload
         end = LAST_CHUNK if self.has_ended else b""
         return b"%x\r\n%b\r\n%b" % (len(payload), payload, end) if payload else end
@@ -176,7 +177,7 @@ class Relay:
             return b""
         payload = self._filter.release_late(is_last=is_last)
         if payload and self._decoder is not None:
-            self._is_at_edge = self.framing is Framing.CHUNKED and self._decoder.is_at_edge and self._filter.is_between_events
+            self._is_at_edge = self.framing is _CHUNKED and self._decoder.is_at_edge and self._filter.is_between_events
         return self._framed(payload)
 
     def insert(self, payload: bytes) -> bytes:

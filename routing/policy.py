@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 _NO_RINGS: Mapping[int, Ring] = {}
+_ONLY_WORKER = Reason.ONLY_WORKER
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
@@ -102,5 +103,5 @@ def _overflowed(
 
 def _pick(pool: Pool, candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
     if len(candidates) == 1:
-        return candidates[0], Reason.ONLY_WORKER
+        return candidates[0], _ONLY_WORKER
     return POLICIES[pool.policy](pool, candidates, demand, snapshot)

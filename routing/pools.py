@@ -12,6 +12,7 @@ from routing.topology import Model, Pool, Worker
 
 if TYPE_CHECKING:
     from routing.policy import Snapshot
+_ONLY_POOL = PoolReason.ONLY_POOL
 
 
 def choose_pool(model: Model, demand: Demand, guidance: Guidance = NO_GUIDANCE) -> tuple[Pool, PoolReason] | Impossible:
@@ -23,7 +24,7 @@ def choose_pool(model: Model, demand: Demand, guidance: Guidance = NO_GUIDANCE) 
     is_alone = len(pools) == 1
     known = guidance.pools
     if is_alone and pools[0].max_total_tokens is None and not known:
-        return pools[0], PoolReason.ONLY_POOL
+        return pools[0], _ONLY_POOL
     total, least = demand.total_tokens, _least(demand)
     most = demand.estimate.most + demand.output_tokens
     likely: Pool | None = None  # the smallest that holds the likely number
@@ -34,7 +35,7 @@ def choose_pool(model: Model, demand: Demand, guidance: Guidance = NO_GUIDANCE) 
         bound = pool.max_total_tokens
         if bound is None or most <= bound:
             if is_alone:
-                return pool, PoolReason.ONLY_POOL
+                return pool, _ONLY_POOL
             return pool, PoolReason.CONTEXT_LENGTH if likely is None else PoolReason.UNCERTAIN
         if least <= bound:
             possible = pool
@@ -45,7 +46,7 @@ def choose_pool(model: Model, demand: Demand, guidance: Guidance = NO_GUIDANCE) 
     if likely is None:
         return possible, PoolReason.MAY_FIT
     if is_alone:
-        return possible, PoolReason.ONLY_POOL
+        return possible, _ONLY_POOL
     return possible, PoolReason.CONTEXT_LENGTH if possible is likely else PoolReason.UNCERTAIN
 
 
