@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from proxy.estimating import judge_pool
 from proxy.ledger import Beside, beside
 from routing.sketch import Beginning
-from routing.system_prompt import LEAST_BYTES, MOST_BYTES
+from routing.system_prompt import LEAST_BYTES, MOST_BYTES, may_have_system_prompt
 from routing.topology import NO_POOL, UNKNOWN_MODEL
 from telemetry.measurements import Measurements
 from telemetry.record import CountResult, NoToken, Outcome, RequestRecord
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from proxy.state import ServingState
 
 _NOTHING = Measurements()
-_START_BYTES = 96  # of messages, where the first one tells its role if that stands first
-_BEHIND_ROLE_BYTES = 16  # content that begins here has its role behind it
 _COUNTED = CountResult.COUNTED
 _OK, _CLIENT_GONE = Outcome.OK, Outcome.CLIENT_GONE
 SLOW_CLIENT_RATIO = 0.05
@@ -205,16 +203,11 @@ def _beginning(state: ServingState, request: InferenceRequest, now: float) -> Be
     leading, system = request.messages, request.system
     if len(leading) < LEAST_BYTES > len(system):
         return None
-    if not system and not _may_have_system_prompt(memoryview(leading)[:_START_BYTES].tobytes()):
+    if not system and not may_have_system_prompt(leading):
         return None
     head = memoryview(leading)[:MOST_BYTES].tobytes()
     beside = memoryview(system)[:MOST_BYTES].tobytes() if system else b""
     return state.beginnings.find(head, beside, now, is_salted=request.is_salted)
-
-
-def _may_have_system_prompt(start: bytes) -> bool:
-    """Whether messages that begin so may begin with one: most begin with the user's, and are not looked at any further."""
-    return b'"system"' in start or b'"developer"' in start or b'"content"' in start[:_BEHIND_ROLE_BYTES]
 
 
 def _delivered(exchange: Progress, ttft: float) -> float | None:

@@ -21,6 +21,7 @@ MAX_TRAILER_BYTES = 8 * 1024
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d{1,6})[ \t]*\r$", re.MULTILINE)
 _PLAIN_SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
+_SIZES = {b"%x" % size: size for size in range(2048)}  # as nearly all chunks write theirs
 # Headers that belong to one connection (RFC 9110, 7.6.1).
 HOP_BY_HOP = frozenset(
     {
@@ -294,10 +295,16 @@ def split_plain_chunks(data: bytes) -> tuple[list[bytes], bool] | None:
     position, size = 0, len(data)
     while position < size:
         line_end = data.find(b"\r\n", position, position + 10)
-        digits = data[position:line_end]
-        if line_end < 0 or _PLAIN_SIZE.fullmatch(digits) is None:
+        if line_end < 0:
             return None
-        length = int(digits, 16)
+        digits = data[position:line_end]
+        known = _SIZES.get(digits)
+        if known is not None:
+            length = known
+        elif _PLAIN_SIZE.fullmatch(digits) is not None:
+            length = int(digits, 16)
+        else:
+            return None
         start = line_end + 2
         position = start + length + 2
         if position > size or data[position - 2 : position] != b"\r\n":

@@ -38,6 +38,11 @@ def system_prompt_of(leading: bytes, system: bytes = b"") -> bytes | None:
     return text if _ROLE_BEHIND.match(leading, end) else None
 
 
+def may_have_system_prompt(leading: bytes | msgspec.Raw) -> bool:
+    """Whether a `system_prompt_of` these messages is possible, by how they begin: most begin with the user's, and have none."""
+    return _FIRST_MESSAGE.match(leading, 0, MOST_BYTES) is not None
+
+
 def _text(raw: bytes, start: int) -> tuple[bytes | None, int]:
     """The JSON string that begins behind this quote, and where it has ended."""
     most = min(len(raw), start + MOST_BYTES)

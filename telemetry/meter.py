@@ -202,7 +202,7 @@ class StreamMeter:
     def _take_data(self, at: float, data: bytes) -> None:
         self.events += 1
         self.last_event_at = at
-        if data == b"[DONE]" or data.strip() == b"[DONE]":
+        if data[:1] != b"{" and data.strip() == b"[DONE]":
             self._done = True
             return
         event, faults = self._dialect.read(data)

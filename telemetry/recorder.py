@@ -156,23 +156,24 @@ class Recorder:
 
     def _count_stream(self, base: int, record: RequestRecord) -> None:
         observe = self._observe
-        if record.ttft_seconds is not None:
-            observe(base, _TTFT, record.ttft_seconds)
+        ttft, upstream_ttft, tpot = record.ttft_seconds, record.upstream_ttft_seconds, record.tpot_seconds
+        if ttft is not None:
+            observe(base, _TTFT, ttft)
         if record.ttft_visible_seconds is not None:
             observe(base, _TTFT_VISIBLE, record.ttft_visible_seconds)
         if record.stall_ratio is not None:
             observe(base, _STALL, record.stall_ratio)
-        if record.upstream_ttft_seconds is not None:
-            observe(base, _UPSTREAM_TTFT, record.upstream_ttft_seconds)
-        if record.tpot_seconds is not None:
-            observe(base, _TPOT, record.tpot_seconds)
+        if upstream_ttft is not None:
+            observe(base, _UPSTREAM_TTFT, upstream_ttft)
+        if tpot is not None:
+            observe(base, _TPOT, tpot)
         at_worker = None if record.worker is None else self._worker_bases.get(record.worker)
         if at_worker is None:
             return
-        if record.upstream_ttft_seconds is not None:
-            observe(at_worker, _WORKER_TTFT, record.upstream_ttft_seconds)
-        if record.tpot_seconds is not None:
-            observe(at_worker, _WORKER_TPOT, record.tpot_seconds)
+        if upstream_ttft is not None:
+            observe(at_worker, _WORKER_TTFT, upstream_ttft)
+        if tpot is not None:
+            observe(at_worker, _WORKER_TPOT, tpot)
 
     def count_slow_client(self) -> None:
         """One stream was left out of TPOT because its client was slow."""

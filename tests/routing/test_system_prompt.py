@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.system_prompt import LEAST_BYTES, system_prompt_of
+from routing.system_prompt import LEAST_BYTES, may_have_system_prompt, system_prompt_of
 
 TEXT = 'You are "Ada".\n\tAnswer in 中文, ünd \\ nicht anders. ' * 12
 
@@ -27,13 +28,24 @@ def messages(content: object = TEXT, role: str = "system") -> list[dict[str, obj
 def test_it_is_the_same_text_however_it_is_written(how, role, content):
     """Escaped or not, with blanks or without, as a text or as the first of several parts."""
     assert system_prompt_of(raw(messages(content, role), **how)) == TEXT.encode()
+    assert may_have_system_prompt(msgspec.Raw(raw(messages(content, role), **how)))
 
 
 def test_keys_may_come_the_other_way_round():
     """Content first and its role behind it; of the user it is none."""
     for role, expected in (("system", TEXT.encode()), ("user", None)):
         assert system_prompt_of(raw([{"content": TEXT, "role": role}])) == expected
+        assert may_have_system_prompt(raw([{"content": TEXT, "role": role}]))
         assert system_prompt_of(raw([{"content": [{"type": "text", "text": TEXT}], "role": role}])) == expected
+
+
+@pytest.mark.parametrize("how", [{}, {"separators": (",", ":")}, {"indent": 2}])
+def test_messages_that_begin_with_the_users_are_not_looked_at_any_further(how):
+    """Which is cheaper than looking for a text; a system prompt behind it is none that the prompt begins with."""
+    leading = raw([{"role": "user", "content": TEXT}, *messages()], **how)
+
+    assert not may_have_system_prompt(msgspec.Raw(leading))
+    assert system_prompt_of(leading) is None
 
 
 def test_a_system_prompt_beside_the_messages():
