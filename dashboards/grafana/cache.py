@@ -21,6 +21,7 @@ def _hits() -> Row:
             ),
             Panel(
                 title="Hit share beside what it used to be",
+                alerts=("RidgelineHitShareDrop",),
                 description="The chosen pools now, and their mean over the six hours up to half an hour ago. Far below: "
                 "look at drift "
                 "and at what was lost.",
@@ -52,6 +53,7 @@ def _hits() -> Row:
             ),
             Panel(
                 title="Requests whose hits are unknown",
+                alerts=("RidgelineHitShareUnknown",),
                 description="Share of requests whose worker did not say how many tokens were cached. Above a few per cent "
                 "the hit share "
                 "is a guess: start workers with --enable-prompt-tokens-details.",
@@ -88,6 +90,7 @@ def _losses() -> Row:
         panels=(
             Panel(
                 title="System prompts that changed",
+                alerts=("RidgelinePrefixDrift",),
                 description="Times that the system prompt of requests that used to be cached was found to have changed, by "
                 "what was "
                 "done to it. The live page has the place in the prompt and the key.",

@@ -106,6 +106,7 @@ def _capacity() -> Row:
         panels=(
             Panel(
                 title="Running and waiting at the workers",
+                alerts=("RidgelineQueueAtWorkers",),
                 description="Requests as the workers say; waiting ones wait for room in the batch or in the KV cache.",
                 unit=Unit.COUNT,
                 queries=(
@@ -123,6 +124,7 @@ def _capacity() -> Row:
             ),
             Panel(
                 title="KV cache in use",
+                alerts=("RidgelineKvPressure", "RidgelineKvFull"),
                 description="Share in use at the fullest worker of each pool. Line: the reserve that is better kept free.",
                 unit=Unit.SHARE,
                 queries=(
@@ -133,6 +135,7 @@ def _capacity() -> Row:
             ),
             Panel(
                 title="Waiting in the gateway",
+                alerts=("RidgelineQueueAtGateway",),
                 description="Requests that wait here for a worker with room, by pool.",
                 unit=Unit.COUNT,
                 queries=(Query(expr=words.total(words.series("ridgeline_queued_requests"), "model", "pool"), legend=_POOL),),
@@ -145,6 +148,7 @@ def _capacity() -> Row:
             ),
             Panel(
                 title="Refused before a worker was asked",
+                alerts=("RidgelineSheddingLoad",),
                 description="Requests per minute that the gateway refused, by reason.",
                 unit=Unit.PER_MINUTE,
                 queries=(Query(expr=words.per_minute("ridgeline_rejections_total", "reason"), legend="{{reason}}"),),
@@ -183,6 +187,7 @@ def _capacity() -> Row:
             ),
             Panel(
                 title="Retries refused",
+                alerts=("RidgelineRetryBudgetSpent",),
                 description="Requests per minute that no further worker was asked for because the retry budget was spent.",
                 unit=Unit.PER_MINUTE,
                 queries=(Query(expr=words.per_minute("ridgeline_retries_refused_total", "model", "pool"), legend=_POOL),),

@@ -38,6 +38,7 @@ def _own() -> Row:
             ),
             Panel(
                 title="Event loop of the control process",
+                alerts=("RidgelineControlBehind",),
                 description="How late the control process runs what is due. Requests do not wait for it; health and "
                 "judgement do.",
                 unit=Unit.SECONDS,
@@ -73,6 +74,7 @@ def _processes() -> Row:
         panels=(
             Panel(
                 title="Processors",
+                alerts=("RidgelineGatewaySaturated",),
                 description="Processor time of the gateway's processes per second, by role. A serving process uses one core "
                 "and no "
                 "more: where their sum nears their number, start more of them.",
@@ -94,6 +96,7 @@ def _processes() -> Row:
             ),
             Panel(
                 title="Processes that ended by themselves",
+                alerts=("RidgelineProcessRestarts",),
                 description="And were started again, in the last ten minutes, by role. Requests of a serving process end "
                 "with it.",
                 unit=Unit.COUNT,
@@ -106,6 +109,7 @@ def _processes() -> Row:
             ),
             Panel(
                 title="Configuration refused",
+                alerts=("RidgelineConfigurationRefused",),
                 description="1 while an older configuration is in force than the one that was read last, because that one "
                 "is bad: "
                 "`ridgeline check` says why.",
@@ -116,12 +120,14 @@ def _processes() -> Row:
             ),
             Panel(
                 title="Series exported",
+                alerts=("RidgelineSeriesNearLimit",),
                 description="Series that the metrics page has at most, with the pools, workers and keys of now.",
                 unit=Unit.COUNT,
                 queries=(Query(expr="max by (instance) (ridgeline_exported_series)", legend="{{instance}}"),),
             ),
             Panel(
                 title="Versions",
+                alerts=("RidgelineAbsent",),
                 description="How many gateways run which version.",
                 unit=Unit.COUNT,
                 queries=(Query(expr="count by (version) (ridgeline_build_info)", legend="{{version}}"),),
@@ -137,6 +143,7 @@ def _lost() -> Row:
         panels=(
             Panel(
                 title="Records, log lines and spans lost",
+                alerts=("RidgelineRecordsLost",),
                 description="Records of requests lost because the control process was away or behind, and spans that the "
                 "OTLP receiver "
                 "did not take, per minute.",
@@ -164,6 +171,7 @@ def _lost() -> Row:
             ),
             Panel(
                 title="Finding workers",
+                alerts=("RidgelineDiscoveryFails",),
                 description="Sets of workers that were found and put in force, and look-ups that failed so that those known "
                 "last stayed, "
                 "per minute.",
@@ -232,6 +240,7 @@ def _requests() -> Row:
             ),
             Panel(
                 title="Largest gap over the median one",
+                alerts=("RidgelineStreamsStall",),
                 description="Of each stream: how long it stood still, as a multiple of its own pace.",
                 unit=Unit.RATIO,
                 queries=panels.distribution("ridgeline_stall_ratio"),

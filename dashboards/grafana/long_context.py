@@ -80,6 +80,7 @@ def _routing() -> Row:
         panels=(
             Panel(
                 title="Misroutes",
+                alerts=("RidgelineMisroutes",),
                 description="Share of requests whose true prompt tokens belong into another pool than the one that the "
                 "estimate chose. "
                 "`too_small`: the pool was; such requests may be refused by their worker.",

@@ -91,16 +91,19 @@ def _numbers() -> tuple[Panel, ...]:
 
 
 def _firing() -> Panel:
+    labels = ("alertname", "severity", "model", "pool", "worker")
+    since = f"max by ({', '.join(labels)}) (ALERTS_FOR_STATE{{{_ALERTS}}} and ignoring (alertstate) {_FIRING})"
     return Panel(
         title="What fires, and since when",
-        description="Alerts of Ridgeline's rules that fire now, the time since their condition holds, and where. "
-        "The runbook of each is linked in the alert.",
+        description="Alerts of Ridgeline's rules that fire now, since when their condition holds, and where. Each panel "
+        "that shows "
+        "the reason of an alert links to its runbook.",
         unit=Unit.AGO,
-        queries=(Query(expr=f"1000 * ALERTS_FOR_STATE{{{_ALERTS}}} and ignoring (alertstate) {_FIRING}", legend="Since"),),
+        queries=(Query(expr=f"1000 * {since}", legend="Since"),),
         form=Form.TABLE,
         width=9,
         height=7,
-        labels=("alertname", "severity", "model", "pool", "worker"),
+        labels=labels,
         no_value="Nothing fires",
     )
 

@@ -62,10 +62,11 @@ def distribution(family: str, selector: str = words.ROUTE) -> tuple[Query, ...]:
     )
 
 
-def ttft(*, width: int = 8, alerts: tuple[str, ...] = ()) -> Panel:
+def ttft(*, width: int = 8) -> Panel:
     """Time to first token, with the hit share that it depends on beside it."""
     return Panel(
         title="Time to first token",
+        alerts=("RidgelineTtftBudgetBurn",),
         description="Request fully received to first generated token, streams only; the dashed line is the share of prompt "
         "tokens that came from prefix caches (right axis). TTFT rises when the hit share falls: look there first. "
         "Lines: the objective and what is far off.",
@@ -73,14 +74,14 @@ def ttft(*, width: int = 8, alerts: tuple[str, ...] = ()) -> Panel:
         queries=(*distribution("ridgeline_ttft_seconds"), HIT_SHARE),
         width=width,
         steps=limits(TTFT_STEPS),
-        alerts=alerts,
     )
 
 
-def tpot(*, width: int = 8, alerts: tuple[str, ...] = ()) -> Panel:
+def tpot(*, width: int = 8) -> Panel:
     """Time per output token."""
     return Panel(
         title="Time per output token",
+        alerts=("RidgelineTpotBudgetBurn", "RidgelineTpotSpike"),
         description="(Last token - first token) / (completion tokens - 1) of streams that their client did not slow down. "
         "P50 that rises: larger batches or longer contexts. P99 away from P50: prompts of others, or one slow worker. "
         "Line: the objective.",
@@ -88,7 +89,6 @@ def tpot(*, width: int = 8, alerts: tuple[str, ...] = ()) -> Panel:
         queries=distribution("ridgeline_tpot_seconds"),
         width=width,
         steps=limits(TPOT_STEPS),
-        alerts=alerts,
     )
 
 
@@ -97,7 +97,7 @@ def jitter_expr(*by: str) -> str:
     return words.share(words.quantile(0.99, "ridgeline_tpot_seconds", *by), words.quantile(0.5, "ridgeline_tpot_seconds", *by))
 
 
-def deviations(*, width: int, height: int = 8, alerts: tuple[str, ...] = ()) -> Panel:
+def deviations(*, width: int, height: int = 8) -> Panel:
     """What slow requests lost their time to, over time."""
     return Panel(
         title="What slow requests lose their time to",
@@ -110,15 +110,18 @@ def deviations(*, width: int, height: int = 8, alerts: tuple[str, ...] = ()) -> 
         width=width,
         height=height,
         coloured_by="cause",
-        alerts=alerts,
     )
 
 
-def attained(figure: str, title: str, *, width: int = 8, alerts: tuple[str, ...] = ()) -> Panel:
+_FAR = {"ttft": ("RidgelineTtftFarFromLimit",), "tpot": ("RidgelineTpotFarFromLimit",)}
+
+
+def attained(figure: str, title: str, *, width: int = 8) -> Panel:
     """Expected over measured of one figure, as a distribution over requests."""
     family = f"ridgeline_{figure}_attained_ratio"
     return Panel(
         title=title,
+        alerts=_FAR.get(figure, ()),
         description="Expected time over measured time: 1 is as fast as these GPUs can be with their calibrated losses, "
         f"{thresholds.ATTAINED_RATIO} is half as fast. Median, and the slowest twentieth of requests.",
         unit=Unit.SHARE,
@@ -133,21 +136,20 @@ def attained(figure: str, title: str, *, width: int = 8, alerts: tuple[str, ...]
             Step(at=thresholds.ATTAINED_FAR_OFF_RATIO, colour=Colour.WARNING),
             Step(at=thresholds.ATTAINED_RATIO, colour=Colour.PLAIN),
         ),
-        alerts=alerts,
     )
 
 
-def outcomes(*, width: int = 8, alerts: tuple[str, ...] = ()) -> Panel:
+def outcomes(*, width: int = 8) -> Panel:
     """How requests end."""
     return Panel(
         title="How requests end",
+        alerts=("RidgelineErrors",),
         description="Requests per second by outcome. Grey is the client's doing, orange a refusal, red a failure of a worker.",
         unit=Unit.REQUESTS_PER_SECOND,
         queries=(Query(expr=words.total(words.rate("ridgeline_requests_total"), "outcome"), legend="{{outcome}}"),),
         form=Form.STACKED,
         width=width,
         coloured_by="outcome",
-        alerts=alerts,
     )
 
 
@@ -176,6 +178,7 @@ def worker_state(*, width: int, height: int) -> Panel:
     """Since when a worker is left out, and why."""
     return Panel(
         title="Workers over time",
+        alerts=("RidgelineWorkerDown", "RidgelineWorkerHung", "RidgelinePoolDown"),
         description="Whether a worker gets new requests, and why not: it drains, its health check fails, its requests fail, "
         "or it "
         "has fallen silent.",
@@ -188,7 +191,7 @@ def worker_state(*, width: int, height: int) -> Panel:
     )
 
 
-def worker_table(*, width: int, height: int, alerts: tuple[str, ...] = ()) -> Panel:
+def worker_table(*, width: int, height: int) -> Panel:
     """A row for each worker, the first sight of who is to blame."""
     by = ("model", "pool", "worker")
 
@@ -226,5 +229,4 @@ def worker_table(*, width: int, height: int, alerts: tuple[str, ...] = ()) -> Pa
             Query(expr=most("ridgeline_worker_waiting_requests"), legend="Waiting"),
             Query(expr=most("ridgeline_worker_kv_usage_ratio"), legend="KV in use", unit=Unit.SHARE, steps=KV_STEPS),
         ),
-        alerts=alerts,
     )

@@ -52,6 +52,7 @@ def _latency() -> Row:
             ),
             Panel(
                 title="Time per output token at these workers",
+                alerts=("RidgelineWorkerSlow",),
                 description="Time per output token, in coarse buckets.",
                 unit=Unit.SECONDS,
                 queries=panels.distribution("ridgeline_worker_tpot_seconds", words.WORKER),
@@ -72,6 +73,7 @@ def _latency() -> Row:
             _attained("tpot"),
             Panel(
                 title="Faster than can be",
+                alerts=("RidgelineFloorBeaten",),
                 description="Figures below their physical floor, per minute: the model, GPU, number format or cached tokens "
                 "are "
                 "not what is believed, and every other judgement of this worker is off.",
@@ -160,6 +162,7 @@ def _health() -> Row:
             ),
             Panel(
                 title="Restarts",
+                alerts=("RidgelineWorkerRestarts",),
                 description="Times a worker was found to be another process than before, in the last ten minutes; its "
                 "prefix cache "
                 "began empty.",
@@ -176,6 +179,7 @@ def _health() -> Row:
             ),
             Panel(
                 title="Metrics page not read",
+                alerts=("RidgelineWorkerUnread",),
                 description="Reads of the worker's metrics page that failed, per minute. Running, waiting and KV use are "
                 "then unknown.",
                 unit=Unit.PER_MINUTE,
