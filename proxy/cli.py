@@ -117,6 +117,24 @@ def doctor(
     raise typer.Exit(status)
 
 
+@app.command()
+def top(
+    url: Annotated[
+        str, typer.Option(help="Base URL of the gateway's admin listener.", metavar="URL")
+    ] = "http://127.0.0.1:8081",
+    every: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two looks.", metavar="SECONDS")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and end; so it is when the output is no terminal.")] = False,
+) -> None:
+    """Watch pools and workers in the terminal: what is wrong, since when, and why. Exit status 1 when `--once` finds nobody."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from proxy.top import top as watch  # noqa: PLC0415
+
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    token = os.environ.get("RIDGELINE_ADMIN_TOKEN") or None
+    raise typer.Exit(watch(url, token, every_seconds=every, once=once or not sys.stdout.isatty(), console=console))
+
+
 app.command()(plan)
 app.command()(probe)
 

@@ -1,0 +1,97 @@
+"""What `ridgeline top` draws of a fleet."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console, RenderableType
+
+from dashboards.terminal.screen import screen
+from tests.dashboards.terminal.fleets import NOW, a_figure, a_fleet, a_worker
+
+
+def drawn(what: RenderableType, width: int = 200) -> str:
+    """The text without its colours."""
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(what)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def line_of(text: str, name: str) -> str:
+    (line,) = [line for line in text.splitlines() if name in line]
+    return line
+
+
+def test_a_worker_is_shown_with_state_figures_and_cause():
+    """What it is since when, TTFT and TPOT beside what is expected, hit share, load, and what slow requests lost time to."""
+    worker = a_worker(
+        code="silence",
+        ttft=a_figure(0.5),
+        tpot=a_figure(0.02, attained=0.4),
+        hit_ratio=0.62,
+        kv_usage_ratio=0.81,
+        running_requests=7,
+        waiting_requests=3,
+        lately={"requests": 1200, "failed": 2},
+        causes={"batch": 1, "engine_queue": 5},
+    )
+
+    line = line_of(drawn(screen(a_fleet(worker), most_workers=9)), "short-1")
+
+    for word in (
+        "silence 40 s",
+        "1,200",
+        "500 ms",
+        "1.50 s",
+        "250 ms",
+        "62%",
+        "20 ms",
+        "40%",
+        "7",
+        "3",
+        "81%",
+        "engine queue (5)",
+    ):
+        assert word in line
+
+
+def test_what_is_not_known_is_a_dash_and_no_zero():
+    """A worker that nobody asked and whose page was not read."""
+    line = line_of(drawn(screen(a_fleet(a_worker()), most_workers=9)), "short-1")
+
+    assert line.split() == ["short-1", "ok", "40", "s", "0", "0", *"--------", "0", *"---"]
+
+
+def test_those_that_are_not_well_come_first_and_the_rest_is_counted():
+    """A large fleet fits the screen, and whoever is in trouble is on it."""
+    workers = [a_worker(f"well-{number}") for number in range(20)] + [a_worker("ill", code="down")]
+
+    text = drawn(screen(a_fleet(*workers), most_workers=4))
+
+    assert text.index("ill") < text.index("well-0")
+    assert "and 17 more" in text
+    assert text.count("well-") == 3
+
+
+def test_findings_say_since_when_and_what_to_do():
+    """The worst ones, and how many there are beyond them."""
+    finding = {"kind": "kv", "severity": "warning", "text": "short-1 is full", "advice": "add workers"}
+    many = tuple({**finding, "since_unix_seconds": NOW - 60 * number} for number in range(3, 10))
+
+    text = drawn(screen(a_fleet(a_worker(), findings=many), most_workers=9))
+
+    assert "short-1 is full  since 3 min  → add workers" in text
+    assert "and 2 more" in text
+
+
+def test_names_cannot_command_the_terminal():
+    """Escape sequences in a name are shown as question marks, and markup is text."""
+    text = drawn(screen(a_fleet(a_worker("\x1b[2Jevil[red]\n")), most_workers=9))
+
+    assert "\x1b" not in text
+    assert "?[2Jevil[red]?" in text
+
+
+def test_requests_that_queue_are_shown_at_their_pool():
+    """Nobody's worker has them yet."""
+    assert "12 queued" in line_of(drawn(screen(a_fleet(a_worker(), queued_requests=12), most_workers=9)), "llama / short")
