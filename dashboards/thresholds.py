@@ -20,20 +20,8 @@ TPOT_SECONDS = 0.05
 TPOT_JITTER_RATIO = 1.5
 """P99 over median of TPOT; above, it is felt as a stall."""
 
-ERRORS_RATIO = 0.01
-"""Share of requests that fail without being at fault."""
-
-MISROUTES_RATIO = 0.05
-"""Share of requests whose true length belongs into another pool."""
-
 LENGTHS_APART_RATIO = 10.0
 """P99 over median of prompt lengths in one pool; above, a pool of their own for the long ones is worth a thought."""
-
-LOOP_LAG_SECONDS = 0.05
-"""By so much every token may be late because of the gateway itself."""
-
-CONTROL_LAG_SECONDS = 2.0
-"""By so much figures, probes and the log are late."""
 
 ATTAINED_GOOD_RATIO = 0.8
 """Expected over measured; from here on a worker is at its limit."""

@@ -9,6 +9,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.grafana.__main__ import files
 from dashboards.grafana.boards import BOARDS
+from dashboards.grafana.links import runbook_url
 from dashboards.grafana.values import Board, Form
 from tests.dashboards.grafana_json import FOLDER, dashboards, every_panel, panels
 
@@ -141,6 +142,14 @@ def test_the_first_token_is_never_shown_without_the_hit_share(board: Board):
         if "ttft_seconds" in text or "ttft_visible_seconds" in text:
             line = [other for other in panels(dashboard) if other["gridPos"]["y"] == panel["gridPos"]["y"]]
             assert any("ridgeline_cached_tokens_total" in target["expr"] for other in line for target in other["targets"])
+
+
+@EVERY_BOARD
+def test_a_panel_links_to_the_runbooks_of_its_alerts(board: Board):
+    """In a window of its own, so that the board stays."""
+    for panel, written in zip(board.panels, panels(dashboards()[f"{board.uid}.json"]), strict=True):
+        links = [(link["title"], link["url"], link["targetBlank"]) for link in written.get("links", [])]
+        assert links == [(f"Runbook: {alert}", runbook_url(alert), True) for alert in panel.alerts]
 
 
 @EVERY_BOARD
