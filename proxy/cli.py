@@ -16,7 +16,7 @@ app = typer.Typer(
     name="ridgeline",
     help="OpenAI-compatible gateway for vLLM fleets that measures every request as it passes.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_show_locals=False,  # locals may hold keys
 )
 

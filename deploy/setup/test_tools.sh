@@ -14,11 +14,22 @@ fi
 
 deploy/setup/newer_prometheus.sh
 
+if ! deploy/setup/compose.sh; then
+    echo "ridgeline: LEFT OUT: docker compose's own reading of deploy/compose (the plugin could not be fetched)" >&2
+    if [ "${REQUIRE_REAL:-}" = 1 ]; then
+        echo "ridgeline: REQUIRE_REAL=1 allows no omission" >&2
+        exit 1
+    fi
+fi
+
 # program:Debian package:what is left out without it
 tools='
 promtool:prometheus:the checks of the metrics page, of the alert rules and of what dashboards ask
 prometheus-alertmanager:prometheus-alertmanager:the way of an alert from a fault to its receiver
 chromium:chromium:the tests of the live page in a browser
+nginx:nginx-light:streams through nginx
+systemd-analyze:systemd:the check of the systemd unit
+setpriv:util-linux:the gateway as a user without rights
 redis-server:redis-server:quotas that several gateways share
 '
 
