@@ -25,6 +25,7 @@ from typing import NamedTuple
 from proxy.listener import bound_address, open_listeners
 from proxy.notices import notice
 from proxy.rundir import CONTROL_ADDRESSES, PROCESSES, RunDirectory, serving_cells
+from proxy.systemd import READY, STOPPING, tell_systemd
 
 EXIT_OK = 0
 EXIT_CANNOT_START = 1
@@ -240,8 +241,10 @@ class Supervisor:
                     "INFO",
                     f"ridgeline is up: clients {self._listen_url}, observers http://{observers}, admin http://{admin}",
                 )
+                tell_systemd(READY)
 
     def _stop(self) -> None:
+        tell_systemd(STOPPING)
         for listener in self._listeners:
             listener.close()
         serving = [child for child in self._children if child.command.is_serving]
