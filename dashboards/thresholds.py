@@ -85,7 +85,7 @@ RESTARTS_OF_A_WORKER = 3.0
 """In an hour: it does not come up, or falls over again and again."""
 
 UNREAD_PER_SECOND = 0.1
-"""Reads of a worker's metrics page that fail; there are one or two a second."""
+"""Reads of a worker's metrics page that fail; a gateway makes one every five seconds."""
 
 LOOP_LAG_SECONDS = 0.05
 """By so much every token may be late because of the gateway itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards import thresholds
-from dashboards.rules.promql import POOL, WORKER, increase, number, rate
+from dashboards.rules.promql import POOL, WORKER, increase, number
 from dashboards.rules.rule import Alert, Clock, Group, Severity
 
 _POOL = "{{ $labels.model }}/{{ $labels.pool }}"
@@ -118,7 +118,8 @@ def workers(clock: Clock) -> Group:
             Alert(
                 name="RidgelineWorkerUnread",
                 expr=(
-                    f"{rate('ridgeline_scrape_failures_total', ten, WORKER)} > {number(thresholds.UNREAD_PER_SECOND)}\n"
+                    f"max by ({WORKER}) (rate(ridgeline_scrape_failures_total[{ten}])) > "
+                    f"{number(thresholds.UNREAD_PER_SECOND)}\n"
                     f"unless on ({WORKER}) ridgeline_worker_left_out"
                 ),
                 hold="10m",
