@@ -13,7 +13,7 @@ import gc
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -83,26 +83,51 @@ class _NoSender(RecordSender):
         pass
 
 
-class HotPath:
-    """One client and one worker on a serving state. Made in a running loop, which gets no turn while requests pass."""
+def a_config(models: int = 1, workers: int = 1) -> dict[str, object]:
+    """The configuration of so many models with so many workers each; the first one is called ``m``."""
+    return _CONFIG | {
+        "models": [
+            {
+                "name": "m" if not model else f"m{model}",
+                "workers": [f"http://10.{model}.{worker // 250}.{worker % 250 + 1}:8000" for worker in range(workers)],
+            }
+            for model in range(models)
+        ]
+    }
 
-    def __init__(self, run_dir: Path, sample_ratio: float | None = None) -> None:
-        topology = build_topology(parse_config(json.dumps(_CONFIG), {}, "benchmark"))
+
+class HotPath:
+    """One client and the workers on a serving state. Made in a running loop, which gets no turn while requests pass."""
+
+    def __init__(self, run_dir: Path, sample_ratio: float | None = None, config: Mapping[str, object] | None = None) -> None:
+        topology = build_topology(parse_config(json.dumps(config or _CONFIG), {}, "benchmark"))
         topology = replace(topology, following=Following(sample_ratio=sample_ratio))
         state = ServingState(topology, run_dir, 0, 1, asyncio.get_running_loop())
         state.sender = _NoSender(run_dir / "nobody")
         self._answer = _CountingTransport()
         self._client = ClientConnection(state)
         self._client.connection_made(self._answer)
-        connections = state.connections_to(topology.workers[0])
-        self.worker = WorkerConnection(connections)
-        self.worker.connection_made(_CountingTransport())
-        connections.give_back(self.worker)
+        for worker in topology.workers:
+            connections = state.connections_to(worker)
+            connections.idle_seconds = 1e9  # none is dropped for the benchmark's taking its time
+            self.worker = WorkerConnection(connections)
+            self.worker.connection_made(_CountingTransport())
+            connections.give_back(self.worker)
+        self.state = state
 
     def plain(self) -> None:
         """One request with a plain answer. Raises RuntimeError when the answer does not reach the client."""
         self._client.data_received(_PLAIN_REQUEST)
         self.worker.data_received(_PLAIN_ANSWER)
+        self._check(_PLAIN_BODY)
+
+    def plain_to_any(self, request: bytes) -> None:
+        """The same for a request that any of the workers may get."""
+        self._client.data_received(request)
+        (exchange,) = self.state.exchanges
+        if exchange.connection is None:
+            raise RuntimeError("no worker was asked")
+        exchange.connection.data_received(_PLAIN_ANSWER)
         self._check(_PLAIN_BODY)
 
     def stream(self, tokens: int) -> None:
@@ -146,9 +171,14 @@ def _seconds(call: Callable[[], None], count: int) -> float:
     return perf_counter() - started_at
 
 
-def _request(extra: str) -> bytes:
-    prompt = "abcde " * 334
-    body = f'{{"model":"m","messages":[{{"role":"user","content":"{prompt}"}}],"max_tokens":128{extra}}}'
+def plain_request(model: str, number: int) -> bytes:
+    """A request for a plain answer, whose prompt begins like no other number's."""
+    return _request("", model, f"{number:06d}")
+
+
+def _request(extra: str, model: str = "m", beginning: str = "") -> bytes:
+    prompt = beginning + "abcde " * 334
+    body = f'{{"model":"{model}","messages":[{{"role":"user","content":"{prompt}"}}],"max_tokens":128{extra}}}'
     return (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nAuthorization: Bearer {_KEY}\r\n"
         "Content-Type: application/json\r\nAccept: */*\r\nUser-Agent: tokstorm\r\n"

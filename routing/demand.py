@@ -42,6 +42,11 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
         return self.estimate.tokens + self.output_tokens
 
     @property
+    def least_tokens(self) -> int:
+        """The least that a worker has to hold; it refuses a prompt whose declared output has no room behind it."""
+        return self.estimate.least + (self.max_tokens or 0)
+
+    @property
     def prompt_tokens(self) -> int:
         """Prompt tokens that the worker will report, likely: of all prompts of a batch, before they were counted exactly."""
         if self.batch_tokens is not None:

@@ -24,6 +24,7 @@ one alone would be over the factor, and the longer a prompt, the more is lost by
 
 _MIX = 0x9E3779B97F4A7C15  # odd, and the golden ratio of 64 bits
 _MASK = (1 << 64) - 1
+_AFFINITY, _SESSION = Reason.AFFINITY, Reason.SESSION
 
 
 def round_robin(_pool: Pool, candidates: Sequence[Worker], _demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
@@ -111,6 +112,36 @@ def expected_ttft_seconds(
     return prompt_tokens * speed.prefill_token_seconds + steps * beside
 
 
+def home_at_once(pool: Pool, demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason] | None:
+    """What `prefix_affinity` and `session` would choose, where the home alone tells; None: all workers have to be looked at.
+
+    A home that is up, and has so little to do that it is within the bound whatever others have, gets what belongs there. With
+    hundreds of workers looking at them all costs more than everything else that a request takes.
+    """
+    if pool.policy not in _BY_HOME or snapshot.share or snapshot.avoided or snapshot.busy:
+        return None
+    ring = _ring(pool, snapshot)
+    key, reason = demand.affinity, _AFFINITY
+    if pool.policy == "session" and demand.session is not None:
+        key, reason = demand.session, _SESSION
+    if key is None or ring is None:
+        return None
+    if snapshot.guidance.pools:
+        known = snapshot.guidance.pools.get(pool_key(pool.model, pool.name))
+        if known is not None and (known.moved or known.least_model_len is not None):
+            if reason is _AFFINITY and key in known.moved:
+                return None
+            if known.least_model_len is not None and demand.least_tokens > known.least_model_len:
+                return None
+    home, is_up = ring.home(key), snapshot.is_up
+    if is_up[home.index] == 0.0 or home.is_draining or snapshot.load_tokens[home.index] > load_bound(0.0, demand):
+        return None
+    for worker in pool.workers:  # as a rule the first one or the second
+        if worker is not home and is_up[worker.index] != 0.0 and not worker.is_draining:
+            return home, reason
+    return None  # it is the only one, which is another reason
+
+
 def _at_home(
     ring: Ring, key: int, candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot, reason: Reason
 ) -> tuple[Worker, Reason]:
@@ -159,6 +190,7 @@ def _mixed(number: int) -> int:
 Policy = Callable[[Pool, Sequence[Worker], Demand, "Snapshot"], tuple[Worker, Reason]]
 """Choose among workers of a pool that could all take the request; at least two."""
 
+_BY_HOME = frozenset({"prefix-affinity", "session"})
 POLICIES: dict[str, Policy] = {
     "round-robin": round_robin,
     "least-load": least_load,

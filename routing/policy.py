@@ -9,7 +9,7 @@ import msgspec
 from routing.admission import Caps, has_room
 from routing.demand import Demand
 from routing.guidance import NO_GUIDANCE, Guidance
-from routing.policies import POLICIES, Policy
+from routing.policies import POLICIES, Policy, home_at_once
 from routing.pools import borrowed, choose_pool, overflow, takers
 from routing.reasons import ELSEWHERE, Impossible, PoolReason, Reason
 from routing.ring import Ring
@@ -63,6 +63,10 @@ def choose(model: Model, demand: Demand, snapshot: Snapshot, tried: Collection[s
     if isinstance(chosen, Impossible):
         return chosen
     pool, pool_reason = chosen
+    if not tried and pool.borrows_from is None and len(pool.workers) > 1:
+        at_once = home_at_once(pool, demand, snapshot)
+        if at_once is not None and (snapshot.caps is None or has_room(at_once[0], demand, snapshot)):
+            return Decision(pool, at_once[0], pool_reason, pool.policy, at_once[1])
     candidates = takers(pool, demand, snapshot, tried)
     if not candidates:
         return _overflowed(model, pool, demand, snapshot, tried) or Impossible.NO_WORKER

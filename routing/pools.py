@@ -25,7 +25,7 @@ def choose_pool(model: Model, demand: Demand, guidance: Guidance = NO_GUIDANCE) 
     known = guidance.pools
     if is_alone and pools[0].max_total_tokens is None and not known:
         return pools[0], _ONLY_POOL
-    total, least = demand.total_tokens, _least(demand)
+    total, least = demand.total_tokens, demand.least_tokens
     most = demand.estimate.most + demand.output_tokens
     likely: Pool | None = None  # the smallest that holds the likely number
     possible: Pool | None = None  # the largest so far that holds the least number
@@ -76,7 +76,7 @@ def takers(pool: Pool, demand: Demand, snapshot: Snapshot, tried: Collection[str
     if guidance.pools:
         known = guidance.pools.get(pool_key(pool.model, pool.name))
         if known is not None and known.least_model_len is not None:
-            least = _least(demand)
+            least = demand.least_tokens
             if least > known.least_model_len:
                 found = [worker for worker in found if _holds(worker, least, guidance)]
     return _preferred(found, snapshot) if snapshot.avoided or snapshot.busy else found
@@ -132,11 +132,6 @@ def _pool_named(model: Model, name: str | None) -> Pool | None:
 def _surely_accepts(pool: Pool, demand: Demand) -> bool:
     bound = pool.max_total_tokens
     return bound is None or demand.estimate.most + demand.output_tokens <= bound
-
-
-def _least(demand: Demand) -> int:
-    """The least that a worker has to hold; it refuses a prompt whose declared output has no room behind it."""
-    return demand.estimate.least + (demand.max_tokens or 0)
 
 
 def _is_too_long(least: int, known: PoolGuidance | None) -> bool:
