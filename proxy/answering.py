@@ -329,4 +329,5 @@ class Answering(Failover):
         self._held = verdict.body
         self.release_head(names_worker=True)
         found = verdict.relay.finish(now) if verdict.relay is not None else self._read_whole(verdict.answer, verdict.body)
-        self._end_answer(verdict.answer, found, b"", can_keep=verdict.framing is not _CLOSE)
+        is_whole = verdict.relay is None or verdict.relay.has_ended
+        self._end_answer(verdict.answer, found, b"", can_keep=is_whole and verdict.framing is not _CLOSE)

@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
     decision: Decision
     answer: AnswerHead
     framing: Framing
-    body: bytes  # framed for the client
+    body: bytes  # framed for the client; of a stream as far as its error event
     relay: Relay | None  # that has read it; None for one that came whole
     sent_at: float
 
@@ -182,7 +182,9 @@ class Failover(Attempts):
         self.is_clients_fault = 400 <= status < 500 and status != 429
         if answer is None or self.is_clients_fault or not self.may_fail_over():
             return False
-        return self.fail_over("busy" if status in _BUSY else "failed", can_keep=answer.keeps_alive and relay.has_ended)
+        verdict = None if self.is_head_sent else self.verdict_of(answer, relay.framing, held, relay)
+        result = "busy" if status in _BUSY else "failed"
+        return self.fail_over(result, can_keep=answer.keeps_alive and relay.has_ended, verdict=verdict)
 
     def goes_on(self, answer: AnswerHead, framing: Framing) -> bool:
         """Whether this answer can follow the head that has gone out alone."""

@@ -213,6 +213,22 @@ async def test_a_workers_own_error_is_better_than_none(scene: Scene, first: list
     await scene.quiet()
 
 
+@pytest.mark.parametrize("last", [Close(), Reset()])
+@pytest.mark.parametrize("ends", [True, False], ids=["whole", "unfinished"])
+async def test_an_error_event_is_better_than_none(scene: Scene, ends: bool, last: Step) -> None:
+    """It is the worker's own word too, and the client gets it when the second worker dies; cut where it had no end."""
+    events = stream_of([an_error(500)], head=sse_head(("x-of", "it")))
+    seen = await ask(scene, events if ends else [*events[:2], Hang()], [last])
+    hosts = list(dict.fromkeys(each.headers["host"] for each in scene.arrivals(seen.record["request_id"])))
+
+    assert (seen.answer.status, seen.answer.end, len(hosts)) == (200, End.COMPLETE if ends else End.CUT, 2)
+    assert events_of(seen.answer.body)[0] == an_error(500)
+    assert seen.answer.head is not None
+    assert seen.answer.head.get("x-ridgeline-worker") == hosts[0]
+    assert (seen.record["outcome"], seen.record["worker"]) == ("worker_error", hosts[0])
+    await scene.quiet()
+
+
 async def test_all_are_busy(scene: Scene) -> None:
     """When every worker that may be asked is busy, the client gets the last one's refusal, with its Retry-After."""
     busy = [[Send(plain(429, an_error(429), [("retry-after", str(number))]))] for number in (5, 6)]
