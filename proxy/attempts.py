@@ -39,6 +39,7 @@ class Attempts(Progress, ABC):
     _tried: tuple[str, ...] = ()  # workers that have failed the request before the client had anything of an answer's body
     _load: Block | None = None  # the worker's figures that this request adds to, while it does
     _load_tokens: int = 0  # what it adds
+    _trial: int | None = None  # its number, if it is the one that decides about a worker that was left out
     _rank: int | None = None  # of the worker, if requests name its data-parallel ranks
     _owners: list[Decision] | None = None  # of a lookup: who may have the answer and has not been asked
     _refused_by: str | None = None  # URL of the worker that refused the question for usage
@@ -93,7 +94,7 @@ class Attempts(Progress, ABC):
         if decision.worker.data_parallel_ranks > 1:
             self._rank = self._load.enter_rank(decision.worker.data_parallel_ranks, prepared.demand, self._load_tokens)
         if loads.health.half_open:
-            loads.health.begins(decision.worker.name)
+            self._trial = loads.health.begins(decision.worker.name)
         self._approach(since)
 
     def _wait(self, prepared: Prepared, since: float) -> None:
@@ -299,14 +300,15 @@ class Attempts(Progress, ABC):
                 self._rank = None
             loads.end(self._load, self._load_tokens, result)
             self._load = None
+            trial, self._trial = self._trial, None
             if result == "answered" and is_proof:
                 loads.health.succeeded(decision.worker.name)
             elif result in _FAILURES:
-                loads.health.failed(decision.worker.name, result, clock())
+                loads.health.failed(decision.worker.name, result, clock(), trial)
             elif result == "busy":
                 seconds = None if self.answer is None else self.answer.retry_after_seconds
-                loads.health.is_busy(decision.worker.name, seconds, clock())
+                loads.health.is_busy(decision.worker.name, seconds, clock(), trial)
             else:
-                loads.health.undecided(decision.worker.name)
+                loads.health.undecided(decision.worker.name, trial)
             if self.trace is not None:
                 self.trace.end(result, clock(), None if self.answer is None else self.answer.status)

@@ -44,12 +44,12 @@ class WorkerHealth:
         "failed",
         "heard_at",
         "index",
-        "is_on_trial",
         "pool",
         "reason",
         "recovered_at",
         "row",
         "seen",
+        "trial",
         "until",
         "url",
         "was_up",
@@ -66,7 +66,7 @@ class WorkerHealth:
         self.row = 0  # failures without a success between them
         self.reason = Condition.WELL
         self.until: float | None = None  # left out until then, and then on trial; None: not left out
-        self.is_on_trial = False  # a request that decides is under way
+        self.trial: int | None = None  # number of the request under way that decides
         self.ejections = 0  # one soon after another
         self.recovered_at: float | None = None  # after which it starts slowly; None: it has its whole share
         self.busy_until: float | None = None
@@ -98,7 +98,7 @@ class WorkerHealth:
 class FleetHealth:
     """All workers of a topology. `avoided`, `busy` and `share` are for snapshots; they are live."""
 
-    __slots__ = ("_pools", "_rules", "_window_at", "avoided", "busy", "ejected", "half_open", "share", "workers")
+    __slots__ = ("_pools", "_rules", "_trials", "_window_at", "avoided", "busy", "ejected", "half_open", "share", "workers")
 
     def __init__(self, topology: Topology) -> None:
         self.workers: dict[str, WorkerHealth] = {}
@@ -107,6 +107,7 @@ class FleetHealth:
         self.half_open: set[int] = set()  # of those whose next request is the trial
         self.busy: set[int] = set()
         self._window_at = 0.0
+        self._trials = 0
         self.share: Sequence[float] = ()  # by index, of the load that it would have, 0 to 1; empty: 1 for all
         self.adopt(topology)
 
@@ -138,13 +139,19 @@ class FleetHealth:
 
     # What happens to requests
 
-    def begins(self, name: str) -> None:
-        """A request goes to a worker that is to be tried: no other one until this one has decided. Only if `half_open`."""
+    def begins(self, name: str) -> int | None:
+        """A request goes to a worker that is to be tried: no other one until this one has decided. Only if `half_open`.
+
+        The number comes back with what became of the request: those that were under way before decide nothing about the trial.
+        """
         worker = self.workers.get(name)
-        if worker is not None and worker.index in self.half_open:
-            self.half_open.discard(worker.index)
-            self.avoided.add(worker.index)
-            worker.is_on_trial = True
+        if worker is None or worker.index not in self.half_open:
+            return None
+        self.half_open.discard(worker.index)
+        self.avoided.add(worker.index)
+        self._trials += 1
+        worker.trial = self._trials
+        return self._trials
 
     def succeeded(self, name: str) -> None:
         """It answered a request."""
@@ -163,34 +170,36 @@ class FleetHealth:
         """
         worker = self.ejected.get(name)
         if worker is not None and worker.until is not None:
-            is_proof = worker.is_on_trial or worker.reason is Condition.SILENCE or now >= worker.until
+            is_proof = worker.trial is not None or worker.reason is Condition.SILENCE or now >= worker.until
             if is_proof:
                 self._recover(name, worker, now)
 
-    def undecided(self, name: str) -> None:
-        """A request ended in a way that says nothing of the worker: a trial has to be made again. Only if `ejected`."""
+    def undecided(self, name: str, trial: int | None) -> None:
+        """A trial ended in a way that says nothing of the worker: it has to be made again. ``None``: it was none."""
         worker = self.ejected.get(name)
-        if worker is not None and worker.is_on_trial:
-            worker.is_on_trial = False
+        if worker is not None and trial is not None and worker.trial == trial:
+            worker.trial = None
             worker.until = 0.0  # at the next look
 
-    def failed(self, name: str, result: str, now: float) -> None:
+    def failed(self, name: str, result: str, now: float, trial: int | None = None) -> None:
         """It failed a request; ``result`` is the attempt's label. A connection that cannot be made tells enough alone."""
         worker = self.workers.get(name)
         if worker is None:
             return
         worker.row += 1
         worker.failed += 1
-        is_enough = worker.is_on_trial or result.startswith("connect") or worker.fails_too_often(self._rules)
-        worker.is_on_trial = False
+        is_trial = trial is not None and worker.trial == trial
+        if is_trial:
+            worker.trial = None
+        is_enough = is_trial or result.startswith("connect") or worker.fails_too_often(self._rules)
         if is_enough:
             self._eject(name, worker, Condition.SILENCE if result == "silent" else Condition.ERRORS, now)
 
-    def is_busy(self, name: str, seconds: float | None, now: float) -> None:
+    def is_busy(self, name: str, seconds: float | None, now: float, trial: int | None = None) -> None:
         """It refused a request because it has enough to do, and takes more after so many seconds, where it said so."""
         worker = self.workers.get(name)
         if worker is not None:
-            self.undecided(name)
+            self.undecided(name, trial)
             if seconds != 0:  # "at once" is as good as not busy
                 worker.busy_until = now + min(BUSY_SECONDS if seconds is None else seconds, MOST_BUSY_SECONDS)
                 self.busy.add(worker.index)
@@ -207,7 +216,6 @@ class FleetHealth:
         worker = self.workers.get(name)
         if worker is None or (worker.heard_at is not None and now - worker.heard_at <= self._rules.silence_seconds):
             return False
-        worker.is_on_trial = False
         self._eject(name, worker, Condition.SILENCE, now)
         return True
 
@@ -246,7 +254,7 @@ class FleetHealth:
         self.half_open.clear()
         self.avoided.clear()
         for worker in self.ejected.values():
-            if worker.is_on_trial or (worker.until is not None and now < worker.until):
+            if worker.trial is not None or (worker.until is not None and now < worker.until):
                 self.avoided.add(worker.index)
             else:
                 self.half_open.add(worker.index)
@@ -288,14 +296,14 @@ class FleetHealth:
         worker.ejections += 1
         worker.reason = reason
         worker.until = now + seconds
+        worker.trial = None
         worker.forget_counts()
         self.ejected[name] = worker
         self.half_open.discard(worker.index)
         self.avoided.add(worker.index)
 
     def _recover(self, name: str, worker: WorkerHealth, now: float) -> None:
-        worker.until = None
-        worker.is_on_trial = False
+        worker.until = worker.trial = None
         worker.reason = Condition.WELL
         worker.recovered_at = now
         worker.forget_counts()

@@ -144,8 +144,7 @@ def test_each_failed_trial_doubles_the_time() -> None:
             now += 0.5
             look(fleet, now)
         waits.append(now - began)
-        fleet.begins("w-0")
-        fleet.failed("w-0", "broken", now)
+        fleet.failed("w-0", "broken", now, fleet.begins("w-0"))
 
     assert waits == [5.0, 10.0, 20.0, 30.0, 30.0]
 
@@ -167,12 +166,47 @@ def test_a_trial_that_decides_nothing_is_made_again() -> None:
     fleet = a_fleet()
     fail(fleet)
     look(fleet, 5.0)
-    fleet.begins("w-0")
 
-    fleet.undecided("w-0")
+    fleet.undecided("w-0", fleet.begins("w-0"))
     look(fleet, 5.5)
 
     assert fleet.half_open == {0}
+
+
+def test_requests_from_before_decide_nothing_about_a_trial() -> None:
+    """Their clients leave, they fail or are refused: there is still one trial, and not a second one beside it."""
+    for ends in (
+        lambda fleet: fleet.undecided("w-0", None),
+        lambda fleet: fleet.failed("w-0", "broken", 5.2),
+        lambda fleet: fleet.is_busy("w-0", 0.0, 5.2),
+    ):
+        fleet = a_fleet()
+        fail(fleet)
+        look(fleet, 5.0)
+        trial = fleet.begins("w-0")
+
+        ends(fleet)
+        look(fleet, 5.5)
+        assert (fleet.avoided, fleet.half_open, fleet.workers["w-0"].trial) == ({0}, set(), trial)
+
+        fleet.failed("w-0", "failed", 5.6, trial)
+        assert fleet.workers["w-0"].until == 15.6
+
+
+def test_a_trial_that_was_given_up_says_nothing_about_the_next_one() -> None:
+    """It fell silent, the worker was left out again, and only then did its client leave."""
+    fleet = a_fleet()
+    fail(fleet)
+    look(fleet, 5.0)
+    first = fleet.begins("w-0")
+    assert fleet.seems_silent("w-0", 40.0)
+    look(fleet, 50.0)
+    second = fleet.begins("w-0")
+
+    fleet.undecided("w-0", first)
+    look(fleet, 50.5)
+
+    assert (fleet.avoided, fleet.workers["w-0"].trial) == ({0}, second)
 
 
 def test_an_answer_that_began_before_the_failures_proves_nothing() -> None:
@@ -381,9 +415,9 @@ def test_a_worker_that_is_gone_is_no_matter() -> None:
     fleet.failed("gone", "broken", 0.0)
     fleet.succeeded("gone")
     fleet.has_begun("gone", 1.0)
-    fleet.undecided("gone")
+    fleet.undecided("gone", 1)
     fleet.is_busy("gone", None, 0.0)
-    fleet.begins("gone")
+    assert fleet.begins("gone") is None
 
     assert not fleet.seems_silent("gone", 100.0)
     assert not fleet.avoided
