@@ -176,13 +176,13 @@ def _cached(state: ServingState, exchange: Progress, found: Measurements) -> tup
     usage, prepared = found.usage, exchange.prepared
     if usage is None or usage.prompt_tokens is None or exchange.decision is None or prepared is None:
         return None, False
-    name = exchange.decision.worker.name
+    url = exchange.decision.worker.url
     if usage.has_details:
         if usage.cached_tokens is not None and exchange.endpoint.has_usage:  # elsewhere it is told by all workers
-            state.reports_cached.add(name)
+            state.reports_cached.add(url)
         return (usage.cached_tokens if prepared.request.prompts == 1 else None), False
     is_told = (
-        found.usage_is_final and exchange.endpoint.has_usage and prepared.request.prompts == 1 and name in state.reports_cached
+        found.usage_is_final and exchange.endpoint.has_usage and prepared.request.prompts == 1 and url in state.reports_cached
     )
     return (0, True) if is_told else (None, False)
 

@@ -233,6 +233,8 @@ class Admission:
 
     def adopt(self) -> None:
         """Another topology is in force: who waits goes on waiting for what there is of the model now, with the same rights."""
+        pools = {(pool.model, pool.name) for pool in self._state.topology.pools}
+        self._rates = {where: rate for where, rate in self._rates.items() if where in pools}
         if not self.lines:
             return
         now = clock()

@@ -99,6 +99,7 @@ class Speeds:
                 for pool in model.pools_in_force
                 if pool.policy == "fastest"
             }
+            self._shares = {key: shares for key, shares in self._shares.items() if key in self._speeds}
         if not self._speeds:
             return guidance
         pools = dict(guidance.pools)

@@ -89,7 +89,7 @@ class ServingState:
         self.beginnings = Beginnings()
         self.request_heads = KnownHeads(parse_request_head)
         self.answer_heads = KnownHeads(parse_answer_head)
-        self.reports_cached: set[str] = set()  # names of workers that have said how much they had cached
+        self.reports_cached: set[str] = set()  # URLs of workers that have said how much they had cached
         self._cells_path = serving_cells(run_dir, number)
         self._connections: dict[tuple[str, str], WorkerConnections] = {}
         self._layout = layout = Layout.of(topology)
@@ -140,12 +140,19 @@ class ServingState:
                 self._connections[where] = kept
         for gone in before.values():
             gone.close()
+        self._remember_only({worker.url for worker in topology.workers})
         self._worker_lines = {
             worker.name: b"x-ridgeline-worker: %b\r\nx-ridgeline-pool: %b\r\n"
             % (_header_text(worker.name), _header_text(pool.name))
             for pool in topology.pools
             for worker in pool.workers
         }
+
+    def _remember_only(self, urls: set[str]) -> None:
+        """What is known of workers that have left is forgotten: where pods come and go, it would grow for ever."""
+        self.usage_refusals.keep_only(urls)
+        self.fingerprints = {url: text for url, text in self.fingerprints.items() if url in urls}
+        self.reports_cached &= urls
 
     def connections_to(self, worker: Worker) -> WorkerConnections:
         """The connections to a worker. One that a reload has removed meanwhile gets connections for one request each."""

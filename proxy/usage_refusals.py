@@ -8,6 +8,7 @@ name itself, and several requests in a row.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import msgspec
 
@@ -87,6 +88,11 @@ class UsageRefusals:
     def clear(self, url: str) -> None:
         """The worker took a request with the question."""
         self.suspects.pop(url, None)
+
+    def keep_only(self, urls: Collection[str]) -> None:
+        """Forget all other workers."""
+        self._since = {url: since for url, since in self._since.items() if url in urls}
+        self.suspects = {url: count for url, count in self.suspects.items() if url in urls}
 
     def has(self, url: str, now: float) -> bool:
         """Whether the worker should not be asked for usage."""

@@ -29,6 +29,7 @@ _REMEMBERED_HITS = 32
 _LEAST_LEADING_BYTES = 256  # shorter texts are worth no cache
 _MOST_HOT = 64  # hot families that a new one is compared with, the latest first
 _MOST_DRIFTS = 200
+MOST_RESTARTS = 4096  # workers whose last restart is remembered, the latest; those that are gone may come back
 
 
 PrefillSeconds = Callable[[int, int], float]
@@ -135,7 +136,10 @@ class PrefixDrifts:
 
     def note_restart(self, worker: str, at: float) -> None:
         """The worker is another process from now on: what it had cached is gone."""
+        self._restarted.pop(worker, None)
         self._restarted[worker] = at
+        if len(self._restarted) > MOST_RESTARTS:
+            del self._restarted[next(iter(self._restarted))]
 
     def expected_cached_tokens(self, observation: Observation) -> int | None:
         """What the request can have expected to be cached at its worker; ``None`` if nothing is known of its family."""

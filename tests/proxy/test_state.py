@@ -11,6 +11,7 @@ import pytest
 
 from proxy.published import publish
 from proxy.state import Lag, ServingState
+from proxy.usage_refusals import NEEDED
 from routing.topology import Key, Topology, assemble
 from telemetry.layout import Layout, offset, slot
 from tests.proxy.fleets import a_decision, a_topology
@@ -103,6 +104,24 @@ async def test_connections_to_a_kept_worker_are_kept(state):
     state.adopt(a_topology({"default": ["w-2", "w-0"]}))
 
     assert state.connections_to(worker) is not kept
+
+
+async def test_what_was_learned_of_a_worker_leaves_with_it(state):
+    """Pods come and go under new addresses for ever; what stays keeps what is known of it."""
+    gone, stays = (worker.url for worker in TWO.workers)
+    for url in (gone, stays):
+        state.fingerprints[url] = "fp"
+        state.reports_cached.add(url)
+        for _ in range(NEEDED):
+            state.usage_refusals.add(url, 0.0)
+        state.usage_refusals.add(f"{url}0", 0.0)
+
+    state.adopt(a_topology({"default": ["w-2", "w-1"]}))
+
+    assert state.fingerprints == {stays: "fp"}
+    assert state.reports_cached == {stays}
+    assert [state.usage_refusals.has(url, 1.0) for url in (gone, stays)] == [False, True]
+    assert state.usage_refusals.suspects == {}
 
 
 async def test_new_limits_hold_for_kept_connections(state):

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from routing.sketch import BLOCK_BYTES, family_of, sketch_of
-from telemetry.prefix_drift import MOST_FAMILIES, DriftKind, Lost, Observation, PrefixDrifts, compare
+from telemetry.prefix_drift import MOST_FAMILIES, MOST_RESTARTS, DriftKind, Lost, Observation, PrefixDrifts, compare
 
 DICE = Random(7)
 WORDS = ("answer", "customers", "politely", "about", "orders", "and", "returns", "in", "short", "sentences", "without", "any")
@@ -180,3 +180,16 @@ def test_a_sketch_is_small_and_says_nothing():
     assert len(sketch.blocks) == 256
     assert sketch.length_bytes == 50 * len(SYSTEM)
     assert b"politely" not in repr(sketch).encode()
+
+
+def test_restarts_are_remembered_up_to_a_bound():
+    """Pods come under new names for ever; a worker that was restarted once more is not among the oldest."""
+    drifts = warm()
+    drifts.note_restart("w-0", 55.0)
+    for number in range(MOST_RESTARTS + 10):
+        drifts.note_restart(f"pod-{number}", 60.0)
+        if number == 50:
+            drifts.note_restart("w-0", 60.0)
+
+    assert len(drifts._restarted) == MOST_RESTARTS
+    assert drifts.lost(an_observation(at=61.0, cached=0)) is Lost.RESTARTED
