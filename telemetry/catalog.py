@@ -246,7 +246,13 @@ CATALOG: tuple[Family, ...] = (
     histogram(
         "worker_tpot_seconds", Scope.WORKER, WORKER_TPOT_BOUNDS, "Time per output token at this worker, in coarse buckets."
     ),
-    counter("attempts_total", Scope.WORKER, "Times a worker was asked, by what came of it.", "result"),
+    counter(
+        "attempts_total",
+        Scope.WORKER,
+        "Times a worker was asked, by what came of it: what `attempts` of the records adds up to, less lookups of answers. "
+        "A stale connection counts as `stale`, and the request that follows on a fresh one by its own result.",
+        "result",
+    ),
     counter(
         "worker_restarts_total",
         Scope.WORKER,

@@ -139,7 +139,7 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     reason: str | None = None  # why it ended so, unless it is ok; also the name of a limit or the code of an error
     fault: str | None = None  # what was wrong with the worker's answer, in words of the gateway
     phase: Phase | None = None  # where its client left; only with outcome `client_gone`
-    attempts: int = 0  # workers asked
+    attempts: int = 0  # times a worker was asked; a request that met a stale connection is sent once more
     pool_reason: str | None = None  # why this pool
     policy: str | None = None  # by which a worker was chosen
     route_reason: str | None = None  # why this worker
