@@ -77,16 +77,20 @@ class Failover(Attempts):
     ) -> bool:
         """Leave this worker for another one, unless there is none or too much is tried again already.
 
-        ``result`` is the attempt's label. ``needs_free``: only for one that nothing is held against, as always after one that
-        is busy. When False comes back, nothing has changed.
+        ``result`` is the attempt's label. ``needs_free``: only for one that nothing is held against. One that is busy is
+        followed by none that is busy too or says nothing, but by one that is left out for its errors: trying is better than
+        refusing. When False comes back, nothing has changed.
         """
         state, decision = self.state, self.decision
         if decision is None or not self.may_fail_over(was_sent=not result.startswith("connect")):
             return False
         tried = (*self._tried, decision.worker.name)
         is_busy = result == "busy"
+        health = state.loads.health
         following = self._next(tried)
-        if following is None or ((is_busy or needs_free) and not state.loads.health.is_free(following.worker.index)):
+        if is_busy and following is not None and not health.is_free(following.worker.index):
+            following = self._next((*tried, *health.no_relief()))
+        if following is None or (needs_free and not health.is_free(following.worker.index)):
             return False
         now = clock()
         if not state.retry_budget.take(now):

@@ -204,6 +204,11 @@ class FleetHealth:
                 worker.busy_until = now + min(BUSY_SECONDS if seconds is None else seconds, MOST_BUSY_SECONDS)
                 self.busy.add(worker.index)
 
+    def no_relief(self) -> list[str]:
+        """Names of workers that are no help to one that is busy: they are busy too, or would say nothing for long."""
+        silent = (name for name, worker in self.ejected.items() if worker.reason is Condition.SILENCE)
+        return [*(name for name, worker in self.workers.items() if worker.index in self.busy), *silent]
+
     def is_free(self, index: int) -> bool:
         """Whether there is nothing against sending a request there, as far as is known."""
         return index not in self.avoided and index not in self.busy

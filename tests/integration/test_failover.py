@@ -411,6 +411,22 @@ async def test_a_busy_worker_is_not_followed_by_another_that_is_busy() -> None:
     assert second.answer.head.get("retry-after") == "3"
 
 
+async def test_one_that_is_left_out_serves_what_the_only_other_one_refuses() -> None:
+    """Its errors may be over; a refusal that nobody had to make would reach the client. One that said nothing is not asked."""
+    health = {"ejection_seconds": 60, "failures_in_row": 1, "max_ejected_ratio": 0.5}
+    pools: dict[str, dict[str, Any]] = {"errs": {}, "hangs": {"limits": {"first_byte_seconds": 1}}}
+    refusal: list[Step] = [Send(plain(429, an_error(429), [("retry-after", "0")]))]
+    async with running_scene(pools, config={"health": health}, workers=2) as scene:
+        first = await ask(scene, [Send(plain(500, an_error(500)))], GOOD, model="errs")
+        served = await ask(scene, refusal, GOOD, model="errs")
+        silent = await ask(scene, [Hang()], GOOD, model="hangs")
+        refused = await ask(scene, refusal, GOOD, model="hangs")
+
+    assert [one.record["outcome"] for one in (first, served, silent)] == ["ok"] * 3
+    assert served.record["worker"] == scene.arrivals(first.record["request_id"])[0].headers["host"]
+    assert (refused.answer.status, refused.record["attempts"]) == (429, 1)
+
+
 async def test_without_a_budget_failures_are_passed_on() -> None:
     """Where nothing may be tried again, the client gets the worker's own word, and it is counted why."""
     config = {"retries": {"budget_per_second": 0, "budget_ratio": 0}}

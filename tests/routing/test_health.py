@@ -275,6 +275,16 @@ def test_being_busy_is_no_failure() -> None:
     assert not fleet.busy
 
 
+def test_who_is_no_help_to_a_busy_worker() -> None:
+    """Those that are busy too and those that say nothing; one that is left out for its errors may be asked."""
+    fleet = a_fleet(6)
+    fleet.is_busy("w-0", 50.0, 0.0)
+    assert fleet.seems_silent("w-1", 40.0)
+    fail(fleet, name="w-2")
+
+    assert sorted(fleet.no_relief()) == ["w-0", "w-1"]
+
+
 def test_a_busy_worker_that_answers_is_free_again() -> None:
     """It takes requests, whatever it said before."""
     fleet = a_fleet()
