@@ -116,12 +116,16 @@ class Failover(Attempts):
     def _next(self, tried: tuple[str, ...]) -> Decision | None:
         prepared, state = self.prepared, self.state
         assert prepared is not None
-        # It has been let in already: the worker that has to step in may go over its cap for it.
-        snapshot = msgspec.structs.replace(state.loads.snapshot(is_retry=True), caps=None)
+        snapshot = state.loads.snapshot(is_retry=True)
         try:
-            return decide(prepared, state.endpoints, snapshot, tried)
+            following = decide(prepared, state.endpoints, snapshot, tried)
+            if following is None:
+                # Nobody has room. It has been let in already, so one goes over its cap for it; the budget bounds how often.
+                uncapped = msgspec.structs.replace(snapshot, caps=None)
+                following = decide(prepared, state.endpoints, uncapped, tried)
         except ProxyError:
             return None
+        return following
 
     def _ask_next(self) -> None:
         """The back-off is over. Workers may have gone meanwhile."""

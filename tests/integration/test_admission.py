@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.answers import chat_answer, chat_events, stream_of, usage_of
+from tests.integration.answers import chat_answer, chat_events, plain, stream_of, usage_of
 from tests.integration.gateway import Metrics, running_gateway
 from tests.integration.load import all_up, clients_of_each, eventually, paced
 from tests.integration.raw_client import Answer, RawClient
@@ -226,6 +226,27 @@ async def test_a_worker_that_dies_leaves_those_that_wait_to_the_other() -> None:
     statuses = sorted(answer.head.status for answer in answers if answer.head)
     assert statuses == [200] * 6  # that of the dead worker had not begun
     assert len(other.requests) == 6
+
+
+async def test_a_retry_goes_to_a_worker_with_room_and_over_a_cap_only_if_there_is_none() -> None:
+    """One of three workers is full. What fails at the second goes to the third, and while both are full to one of them."""
+    config = admission() | {"retries": {"budget_per_second": 1000}, "health": {"max_ejected_ratio": 0}}
+    fails: Script = [Send(plain(500, {"error": {"message": "no"}}))]
+    held = asyncio.Event()
+    async with running_scene({"tiny": {"policy": "round-robin"}}, config=config, workers=3) as scene:
+        async with sent(scene, [[Until(held), Send(ANSWER)]]) as first:
+            full = (await scene.arrival(first[0][0])).headers["host"]
+            seen = [await scene.ask(fails, [Send(ANSWER)], body=chat_body(stream=False)) for _ in range(6)]
+            async with sent(scene, [[Until(held), Send(ANSWER)]]) as second:
+                await scene.arrival(second[0][0])
+                last = await scene.ask(fails, [Send(ANSWER)], body=chat_body(stream=False))
+                held.set()
+                for _, client in (*first, *second):
+                    await client.read_answer()
+        await quiet(scene)
+
+    assert {(one.answer.status, one.record["attempts"]) for one in (*seen, last)} == {(200, 2)}
+    assert full not in {one.record["worker"] for one in seen}
 
 
 async def test_a_reload_that_changes_the_cap_starts_those_that_wait() -> None:
