@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from telemetry.labels import LABELS
 from tests.http1 import chunk, last_chunk
 from tests.integration.answers import chat_answer, chat_events, plain, sse_head, stream_of, usage_of
 from tests.integration.gateway import running_gateway
@@ -76,25 +75,6 @@ async def test_a_stale_connection_is_tried_again_once(scene: Scene, last: Step) 
     for result, count in (("stale", 1), ("answered", 1), ("broken", 0)):
         name = "ridgeline_attempts_total"
         assert after.total(name, result=result) - before.total(name, result=result) == count
-
-
-async def test_attempts_of_records_and_metrics_add_up(scene: Scene) -> None:
-    """Every time that a worker is asked is one attempt, also over stale connections and questions for usage."""
-    refusal = {"error": {"message": "Extra inputs are not permitted: stream_options", "code": 400}}
-    asked = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
-    before = await scene.quiet()
-    seen = [
-        await scene.ask(ANSWER, body=BODY),
-        await scene.ask([Close()], ANSWER, body=BODY),
-        await scene.ask([Send(plain(400, refusal))], STREAM, body=asked),
-        await scene.ask([Send(plain(500, refusal))], body=BODY),
-    ]
-    after = await scene.quiet()
-    name = "ridgeline_attempts_total"
-    counts = {result: after.total(name, result=result) - before.total(name, result=result) for result in LABELS["result"]}
-
-    assert [one.record["attempts"] for one in seen] == [1, 2, 2, 1]
-    assert {result: count for result, count in counts.items() if count} == {"answered": 4, "stale": 1, "failed": 1}
 
 
 async def test_a_stale_connection_is_not_tried_again_twice(scene: Scene) -> None:
