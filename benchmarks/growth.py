@@ -12,7 +12,7 @@ import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -37,7 +37,8 @@ class Grown:
     least_us: float
     most_us: float
     instructions: float  # of bytecode, mean of many requests
-    tick_ms: float  # of the look at limits and health twice a second, least of several: the longest hold of the loop
+    tick_ms: float  # of the look at limits and health twice a second, least of several: it holds the loop
+    reload_ms: float  # of taking over a topology of this size, the same; so does this
 
 
 def measure_growth(
@@ -70,7 +71,10 @@ def measure_growth(
             least_us=round(min(found) * 1e6, 1),
             most_us=round(max(found) * 1e6, 1),
             instructions=round(sum(_instructions(path, next(prompts)) for _ in range(counted)) / counted),
-            tick_ms=round(min(_tick_seconds(path) for _ in range(9)) * 1e3, 2),
+            tick_ms=round(min(_seconds_of(path.state.tick) for _ in range(9)) * 1e3, 2),
+            reload_ms=round(
+                min(_seconds_of(lambda path=path: path.state.adopt(path.state.topology)) for _ in range(5)) * 1e3, 2
+            ),
         )
         for (models, workers), (path, prompts), found in zip(sizes, paths, seconds, strict=True)
     ]
@@ -80,9 +84,9 @@ def _instructions(path: HotPath, request: bytes) -> float:
     return count_work(lambda: path.plain_to_any(request)).instructions
 
 
-def _tick_seconds(path: HotPath) -> float:
+def _seconds_of(call: Callable[[], None]) -> float:
     started_at = process_time()
-    path.state.tick()
+    call()
     return process_time() - started_at
 
 
@@ -101,11 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     gc.set_threshold(20_000, 50, 100)  # as the serving process does
     grown = asyncio.run(run(options.requests, options.rounds))
-    sys.stdout.write("models  workers  request us (least to most)  bytecode instructions  look twice a second, ms\n")
+    sys.stdout.write(
+        "models  workers  request us (least to most)  bytecode instructions  look twice a second, ms  reload, ms\n"
+    )
     for each in grown:
         sys.stdout.write(
             f"{each.models:6}  {each.workers:7}  {each.request_us:8.1f} ({each.least_us:.1f} to {each.most_us:.1f})"
-            f"  {each.instructions:21,.0f}  {each.tick_ms:12.2f}\n"
+            f"  {each.instructions:21,.0f}  {each.tick_ms:12.2f}  {each.reload_ms:21.2f}\n"
         )
     if options.json:
         told = {"command": command_line(), "machine": asdict(describe_machine()), "growth": [asdict(each) for each in grown]}

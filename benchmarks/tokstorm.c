@@ -289,7 +289,7 @@ static const char PLAIN_ANSWER[] =
     "\"usage\":{\"prompt_tokens\":10,\"total_tokens\":12,\"completion_tokens\":2}}";
 static const char MODELS[] =
     "{\"object\":\"list\",\"data\":[{\"id\":\"m\",\"object\":\"model\",\"created\":1764436800,\"owned_by\":\"vllm\","
-    "\"root\":\"m\",\"max_model_len\":131072}]}";
+    "\"root\":\"m\",\"max_model_len\":1048576}]}";
 static const char METRICS[] =
     "# HELP vllm:num_requests_running x\n# TYPE vllm:num_requests_running gauge\n"
     "vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 0.0\n"

@@ -17,7 +17,7 @@ from routing.guidance import NO_GUIDANCE, Guidance
 from routing.health import EJECTED, Condition, FleetHealth
 from routing.policy import ELSEWHERE, Decision, Snapshot
 from routing.ranks import choose_rank
-from routing.ring import rings_of
+from routing.ring import Ring, rings_of
 from routing.topology import Pool, Topology
 from telemetry.catalog import Scope
 from telemetry.cells import Cells, map_cells
@@ -118,6 +118,8 @@ class WorkerLoads:
         )
         self._turn = number  # processes begin at different workers
         self._blocks: dict[tuple[str, str, str], Block] = {}  # by model, pool and worker, as cells are
+        self._topology = topology
+        self._rings: dict[int, Ring] = {}  # by pool index
         self.adopt(values, layout, topology)
 
     def adopt(self, values: memoryview[float], layout: Layout, topology: Topology) -> None:
@@ -125,6 +127,7 @@ class WorkerLoads:
         self._values = values
         self._layout = layout
         self.health.adopt(topology)
+        rings = {(pool.model, pool.name): self._rings[pool.index] for pool in self._topology.pools if pool.index in self._rings}
         self._topology = topology
         self.caps = caps_of(topology, self.guidance)
         before, self._blocks = self._blocks, {}
@@ -134,7 +137,7 @@ class WorkerLoads:
         for gone in before.values():
             gone.is_live = False
         self._pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
-        self._rings = rings_of(topology.pools)
+        self._rings = rings_of(topology.pools, rings)
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._requests: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT)
         self.ledger = Ledger(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -46,6 +47,31 @@ def test_a_lost_worker_moves_only_what_was_its_own():
 
     assert {before for before, _ in moved} == {"w-2"}
     assert {after for _, after in moved} == {"w-0", "w-1", "w-3"}
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (3, 1, 0, 2), (0, 2, 3), (0, 1, 2, 3, 9, 4), (5, 6), (1, 7), ()])
+def test_a_ring_made_of_an_earlier_one_is_no_other(numbers):
+    """Workers that came, left, or changed places: homes and walks are those of a ring made anew, and the workers its own."""
+    before = Ring([a_worker(number) for number in range(4)])
+    workers = [replace(a_worker(number), index=10 + place) for place, number in enumerate(numbers)]
+
+    anew, made = Ring(workers), Ring(workers, before)
+
+    assert made.size == len(numbers)
+    if numbers:
+        assert [made.home(key) for key in KEYS[:2000]] == [anew.home(key) for key in KEYS[:2000]]
+        assert list(made.walk(KEYS[0])) == list(anew.walk(KEYS[0]))
+        assert [before.home(key).index < 10 for key in KEYS[:50]] == [True] * 50
+
+
+def test_a_pool_that_stays_keeps_its_places():
+    """Nothing is placed again where only other things of the topology have changed."""
+    before, after = (a_pool(*range(3), policy="session", upto=upto) for upto in (None, 100))
+    (ring,) = rings_of([before]).values()
+    (kept,) = rings_of([after], {("m", "default"): ring}).values()
+
+    assert kept._points is ring._points
+    assert kept.workers is after.workers
 
 
 @pytest.mark.parametrize("key", [0, 1, KEYS[0], 2**64 - 1])
