@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from benchmarks.cost import read_cpu
 from benchmarks.machine import command_line, describe_machine
 from benchmarks.measure import measure_round
 from benchmarks.proxies import GATEWAY, NAMES, find_proxies
-from benchmarks.report import Run, write_json, write_report
+from benchmarks.report import Run, other_conditions, read_json, write_json, write_report
 from benchmarks.tool import WORKLOADS, Tool, ToolError, build_tool
 
 
@@ -56,6 +57,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--cores", type=_cores, metavar="PROXY,TOOL", help="cores (default the first two this process may use)")
     parser.add_argument("--idle-seconds", type=_positive, default=10.0, help="how long each proxy idles first (default 10)")
+    parser.add_argument("--go-on", action="store_true", help="add rounds to those in the file of --json, if it is there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all raw figures; renewed after each round")
     return parser.parse_args(arguments)
 
@@ -94,12 +96,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workloads=WORKLOADS,
         rounds=[],
     )
+    if options.go_on and options.json and options.json.exists():
+        earlier = read_json(options.json.read_bytes())
+        if others := other_conditions(run, earlier):
+            _tell(f"{options.json} is of a run under other conditions: {', '.join(others)}")
+            return 2
+        run = replace(run, started=earlier.started, rounds=earlier.rounds)
     if options.json:
         options.json.write_bytes(write_json(run))  # so that a path that cannot be written is noticed now
     try:
         for number in range(options.rounds):
             _tell(f"round {number + 1} of {options.rounds}")
-            first = number % len(proxies)  # nobody is always the first
+            first = len(run.rounds) % len(proxies)  # nobody is always the first
             run.rounds.append(
                 measure_round(
                     [*proxies[first:], *proxies[:first]],

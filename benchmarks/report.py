@@ -59,6 +59,17 @@ def write_json(run: Run) -> bytes:
     return msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n"
 
 
+def read_json(text: bytes) -> Run:
+    """The run that `write_json` wrote. Raises ValueError for anything else."""
+    return msgspec.json.decode(text, type=Run)
+
+
+def other_conditions(run: Run, earlier: Run) -> list[str]:
+    """In what the conditions of two runs differ, by name, so that their rounds are not to be thrown together."""
+    names = ("machine", "versions", "cores", "scale", "idle_seconds", "workloads")
+    return [name for name in names if getattr(run, name) != getattr(earlier, name)]
+
+
 def write_report(run: Run, gateway: str) -> str:
     """The report in Markdown."""
     parts = [_head(run)]

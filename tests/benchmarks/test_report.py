@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from benchmarks.cost import Memory
 from benchmarks.machine import Machine
 from benchmarks.measure import Idle, ProxyRound, Round, Sample
-from benchmarks.report import Run, cost_of_role, costs, ratios, spread, write_json, write_report
+from benchmarks.report import (
+    Run,
+    cost_of_role,
+    costs,
+    other_conditions,
+    ratios,
+    read_json,
+    spread,
+    write_json,
+    write_report,
+)
 from benchmarks.tool import WORKLOADS, Quantiles, ToolResult
 
 PACED = WORKLOADS[0].name
@@ -67,6 +79,17 @@ def test_the_split_is_by_role() -> None:
     """What the processes of one role cost is the median over the rounds, and a role that is not there costs nothing."""
     assert cost_of_role(ROUNDS, "ridgeline", PACED, "serving") == "26.2"
     assert cost_of_role(ROUNDS, "ridgeline", PACED, "supervisor") == "0.00"
+
+
+def test_a_run_that_was_written_can_be_gone_on_with() -> None:
+    """What is read is what was written; rounds under other conditions are told."""
+    run = a_run(ROUNDS)
+
+    earlier = read_json(write_json(run))
+
+    assert earlier == run
+    assert other_conditions(run, earlier) == []
+    assert other_conditions(run, replace(earlier, scale=0.5, versions={"nginx": "2"})) == ["versions", "scale"]
 
 
 @pytest.mark.parametrize(
