@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from proxy.importing.command import import_config
 from proxy.planning.command import plan
 from proxy.probing.command import probe
 
@@ -136,6 +137,7 @@ def top(
 
 
 app.command()(plan)
+app.command("import")(import_config)
 app.command()(probe)
 
 

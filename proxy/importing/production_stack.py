@@ -1,0 +1,145 @@
+"""vLLM's production-stack: the values of its Helm chart (helm/values.yaml), or the dynamic configuration of its router.
+
+Engines stay as they are and where they are; each model's Service, which the chart makes, is where its pods are found.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.importing.draft import Draft, NothingToImportError, items, mapping
+from proxy.importing.options import options_of
+from proxy.importing.stack_router import from_stack_options, is_of_stack, routing, static_models
+
+_POD_PORT = 8000
+_OF_ROUTER = {  # what the chart of the gateway has of its own
+    *("repository", "tag", "imagePullPolicy", "imagePullSecrets", "imagePullSecret", "replicaCount", "resources", "strategy"),
+    *(
+        "labels",
+        "podLabels",
+        "annotations",
+        "podAnnotations",
+        "nodeSelectorTerms",
+        "affinity",
+        "tolerations",
+        "hf_token",
+        "env",
+    ),
+    *("serviceType", "servicePort", "serviceAnnotations", "containerPort", "livenessProbe", "readinessProbe", "startupProbe"),
+    *("securityContext", "podSecurityContext", "containerSecurityContext", "priorityClassName", "extraVolumes", "pdb"),
+    *("extraVolumeMounts", "serviceAccountName", "enableRouter", "engineScrapeInterval", "requestStatsWindow"),
+    *("lmcacheControllerPort", "k8sServiceDiscoveryType", "topologySpreadConstraints"),
+}
+_TAKEN = {"serviceDiscovery", "staticBackends", "staticModels", "routingLogic", "sessionKey", "extraArgs", "vllmApiKey"}
+_WHY = {
+    "autoscaling": "in the gateway's own chart: autoscaling.gateway",
+    "hpa": "in the gateway's own chart: autoscaling.gateway",
+    "ingress": "in the gateway's own chart: ingress",
+    "route": "in the gateway's own chart: ingress",
+    "otel": "set tracing.otlp_endpoint to the receiver's address for HTTP (4318)",
+    "externalProviders": "only vLLM servers are served",
+    "serviceMonitor": "in the gateway's own chart: podMonitor",
+}
+
+
+def from_production_stack(tree: Any, *, release: str) -> Draft:
+    """Return the draft. ``release``: what `helm install` was told, which Services are named after.
+
+    Raises `NothingToImportError` for another kind of file, or when it has no model.
+    """
+    whole = mapping(tree)
+    options = {str(name).replace("_", "-"): value for name, value in whole.items()}
+    if is_of_stack(options):
+        return from_stack_options(options)
+    if not {"servingEngineSpec", "routerSpec"} & set(whole):
+        raise NothingToImportError(
+            "it has neither servingEngineSpec nor routerSpec, so it is no values file of production-stack"
+        )
+    draft = Draft()
+    engine, router = mapping(whole.get("servingEngineSpec")), mapping(whole.get("routerSpec"))
+    if router.get("serviceDiscovery") == "static":
+        backends = router.get("staticBackends")
+        models = static_models(backends, router.get("staticModels"), None, "routerSpec.staticBackends", draft)
+        key = router.get("vllmApiKey")
+        where_key = "routerSpec.vllmApiKey"
+    else:
+        models = _engines(engine, release, draft)
+        key, where_key = engine.get("vllmApiKey"), "servingEngineSpec.vllmApiKey"
+    if not models:
+        raise NothingToImportError("it has no model that is enabled: servingEngineSpec.modelSpec, or routerSpec.staticBackends")
+    chosen = routing(router.get("routingLogic", "roundrobin"), router.get("sessionKey"), "routerSpec.routingLogic", draft)
+    for pool in (pool for model in models for pool in model["pools"]):
+        pool.update(chosen)
+    draft.settings["models"] = models
+    _key(key, where_key, draft)
+    _router(router, draft)
+    for section in whole:
+        if section not in ("servingEngineSpec", "routerSpec"):
+            draft.leave_out(str(section), "it stays where it is; the gateway does not run engines, caches or adapters")
+    return draft
+
+
+def _engines(engine: dict[str, Any], release: str, draft: Draft) -> list[dict[str, Any]]:
+    """Models by the name that is served; engines with the same one and other lengths are pools of it."""
+    port = engine.get("containerPort") if isinstance(engine.get("containerPort"), int) else _POD_PORT
+    found: dict[str, dict[str, Any]] = {}
+    for index, entry in enumerate(items(engine.get("modelSpec"))):
+        spec, where = mapping(entry), f"servingEngineSpec.modelSpec[{index}]"
+        name, model = spec.get("name"), _served_name(spec)
+        if spec.get("enabled") is False:
+            continue
+        if not isinstance(name, str) or model is None:
+            draft.leave_out(where, "it has no name or no modelURL")
+            continue
+        vllm = mapping(spec.get("vllmConfig"))
+        pool: dict[str, Any] = {
+            "name": name,
+            "workers": {"kubernetes": {"service": f"{release}-{name}-engine-service", "port": port}},
+        }
+        if isinstance(length := vllm.get("maxModelLen"), int):
+            pool["max_total_tokens"] = length
+        if isinstance(parallel := vllm.get("tensorParallelSize"), int) and parallel > 1:
+            pool["tensor_parallel"] = parallel
+        if mapping(spec.get("raySpec")).get("enabled"):
+            draft.leave_out(f"{where}.raySpec", "its Service is named otherwise: see which one selects the head node")
+        pools = found.setdefault(model, {"name": model, "pools": []})["pools"]
+        if any(other.get("max_total_tokens") == pool.get("max_total_tokens") for other in pools):
+            same = "a second set of engines for the same model and length: select both by one Service, and name that"
+            draft.leave_out(where, same)
+            continue
+        pools.append(pool)
+    for made in found.values():
+        if len(made["pools"]) == 1:  # there is nothing to choose; what does not fit is refused by the worker's own limit
+            made["pools"][0].pop("max_total_tokens", None)
+    return list(found.values())
+
+
+def _served_name(spec: dict[str, Any]) -> str | None:
+    extra = [str(word) for word in items(mapping(spec.get("vllmConfig")).get("extraArgs"))]
+    for at, word in enumerate(extra):
+        option, equals, value = word.partition("=")
+        if option == "--served-model-name":
+            return value if equals else next(iter(extra[at + 1 :]), None)
+    url = spec.get("modelURL")
+    return url if isinstance(url, str) and url else None
+
+
+def _key(written: Any, where: str, draft: Draft) -> None:
+    secret = mapping(written)
+    if isinstance(written, str) and (key := draft.worker_key(written, where, "VLLM_API_KEY")):
+        draft.settings["worker_key"] = key
+    elif secret.get("secretName"):
+        draft.variable("VLLM_API_KEY", f"from the Secret and key that {where} names")
+        draft.settings["worker_key"] = "${VLLM_API_KEY}"
+
+
+def _router(router: dict[str, Any], draft: Draft) -> None:
+    for name in router:
+        if name not in _TAKEN and name not in _OF_ROUTER:
+            draft.leave_out(f"routerSpec.{name}", _WHY.get(name, "no setting here is like it"))
+    extra = [str(word) for word in items(router.get("extraArgs"))]
+    if extra:
+        quiet = {"log-level", "log-stats", "log-stats-interval"}
+        for option in options_of(" ".join(["vllm-router --service-discovery k8s", *extra])):
+            if option not in quiet and option != "service-discovery":
+                draft.leave_out(f"routerSpec.extraArgs --{option}", "no setting here is like it")

@@ -1,0 +1,121 @@
+"""The router of vLLM's production-stack, by its command line or its dynamic configuration.
+
+Source of names and defaults: src/vllm_router/parsers/parser.py there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.importing.draft import Draft, NothingToImportError
+
+_POLICIES = {
+    "roundrobin": "round-robin",
+    "session": "session",
+    "prefixaware": "prefix-affinity",
+    "kvaware": "prefix-affinity",
+    "ttft": "fastest",
+}
+_QUIET = {
+    *("log-level", "log-stats", "log-stats-interval", "engine-stats-interval", "request-stats-window"),
+    *(
+        "static-model-types",
+        "static-backend-health-checks",
+        "backend-health-check-timeout-seconds",
+        "k8s-service-discovery-type",
+    ),
+    *("k8s-watcher-timeout-seconds", "lmcache-controller-port", "lmcache-health-check-interval", "lmcache-worker-timeout"),
+    *("kv-aware-threshold", "request-rewriter", "otel-service-name", "otel-secure", "host", "port"),
+    *("service-discovery", "static-backends", "static-models", "static-aliases", "k8s-port", "k8s-namespace"),
+    *("routing-logic", "session-key"),
+}
+_WHY = {
+    "k8s-label-selector": "pods are found by a Service, not by labels: make a headless one with this selector",
+    "static-model-labels": "labels of workers belong to prefill and decode on different ones, which is not carried over",
+    "callbacks": "requests are not changed on the way",
+    "enable-batch-api": "there is no batch API",
+    "file-storage-path": "there is no batch API",
+    "otel-endpoint": "that one is for gRPC; set tracing.otlp_endpoint to the receiver's address for HTTP (4318)",
+    "sentry-dsn": "what went wrong is in the log and the metrics",
+    "external-providers-config": "only vLLM servers are served",
+}
+
+
+def is_of_stack(options: Mapping[str, Any]) -> bool:
+    """Whether these are options of that router, and not of the one in Rust."""
+    return "static-backends" in options or "routing-logic" in options or "k8s-label-selector" in options
+
+
+def routing(logic: str | None, session_header: str | None, where: str, draft: Draft) -> dict[str, str]:
+    """The settings of a pool that its routing logic becomes."""
+    if logic is None:
+        return {}
+    policy = _POLICIES.get(logic)
+    if policy is None:
+        draft.leave_out(where, "no policy here is like it; the default is prefix-affinity")
+        return {}
+    if logic == "kvaware":
+        draft.leave_out(
+            where, "what caches hold is not asked of LMCache: prefix-affinity sends a beginning where it went before"
+        )
+    if policy == "session" and session_header:
+        return {"policy": policy, "session_header": session_header}
+    return {"policy": policy}
+
+
+def static_models(backends: Any, names: Any, aliases: Any, where: str, draft: Draft) -> list[dict[str, Any]]:
+    """Models out of two lists that belong together, each written with commas or as a list."""
+    urls, models = _listed(backends), _listed(names)
+    if len(urls) != len(models):
+        raise NothingToImportError(f"{where}: {len(urls)} backends and {len(models)} models, which belong together one by one")
+    found: dict[str, list[str]] = {}
+    for url, model in zip(urls, models, strict=True):
+        if worker := draft.worker_url(url, where):
+            found.setdefault(model, []).append(worker)
+    second = dict(pair.split(":", 1) for pair in _listed(aliases) if ":" in pair)
+    made = []
+    for model, workers in found.items():
+        entry: dict[str, Any] = {"name": model, "pools": [{"name": "default", "workers": workers}]}
+        if others := [alias for alias, target in second.items() if target == model]:
+            entry["aliases"] = others
+        made.append(entry)
+    return made
+
+
+def from_stack_options(options: Mapping[str, Any]) -> Draft:
+    """Return the draft of a command line, or of a dynamic configuration with its keys spelled as options.
+
+    Raises `NothingToImportError` when no worker is named.
+    """
+
+    def one(name: str) -> Any:
+        value = options.get(name)
+        return value[-1] if isinstance(value, list) and value else value or None
+
+    draft = Draft()
+    models: list[dict[str, Any]] = []
+    if "static-backends" in options:
+        models = static_models(one("static-backends"), one("static-models"), one("static-aliases"), "--static-backends", draft)
+    elif one("service-discovery") == "k8s":
+        draft.variable("WORKER_SERVICE", "name of a Service that selects the workers' pods")
+        draft.variable("MODEL", "the name that the workers serve (their GET /v1/models tells it)")
+        found: dict[str, Any] = {"service": "${WORKER_SERVICE}", "port": int(one("k8s-port") or 8000)}
+        if namespace := one("k8s-namespace"):
+            found["namespace"] = namespace
+        models = [{"name": "${MODEL}", "pools": [{"name": "default", "workers": {"kubernetes": found}}]}]
+    if not models:
+        raise NothingToImportError("it names no worker: neither --static-backends nor --service-discovery k8s")
+    chosen = routing(one("routing-logic"), one("session-key"), "--routing-logic", draft)
+    for model in models:
+        model["pools"][0].update(chosen)
+    draft.settings = {"listen": f"{one('host') or '0.0.0.0'}:{one('port') or 8001}", "models": models}  # noqa: S104 (its default)
+    for name in options:
+        if name not in _QUIET:
+            draft.leave_out(f"--{name}", _WHY.get(name, "no setting here is like it"))
+    return draft
+
+
+def _listed(value: Any) -> list[str]:
+    parts = value if isinstance(value, list) else str(value or "").split(",")
+    return [str(part).strip() for part in parts if str(part).strip()]
