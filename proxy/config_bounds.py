@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from proxy.config_values import Count, CountOrZero, Seconds, SecondsOrZero, Section
+from proxy.config_values import Bytes, Count, CountOrZero, Seconds, SecondsOrZero, Section
 from routing.topology import Admission, Limits
 
 _DEFAULT = Limits()
@@ -57,8 +57,8 @@ class LimitsConfig(PoolLimits):
 
     model_config = ConfigDict(json_schema_extra=lambda schema: None)
 
-    body_bytes: Count = Field(default=_DEFAULT.body_bytes, description="Bytes of the largest request body; above it 413.")
-    held_body_bytes: Count = Field(
+    body_bytes: Bytes = Field(default=_DEFAULT.body_bytes, description="Bytes of the largest request body; above it 413.")
+    held_body_bytes: Bytes = Field(
         default=_DEFAULT.held_body_bytes,
         description=(
             "Bytes of the bodies of all requests under way in one serving process, those that wait and those still arriving "
@@ -111,7 +111,7 @@ class PoolAdmission(Section):
         default=_ADMISSION.queue_requests,
         description="Requests that may wait for the pool in each serving process; beyond them 429. 0: nobody waits.",
     )
-    queue_bytes: Count = Field(
+    queue_bytes: Bytes = Field(
         default=_ADMISSION.queue_bytes,
         description="Bytes of the bodies of requests that wait for the pool in each serving process; beyond them 429.",
     )

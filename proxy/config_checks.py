@@ -16,6 +16,7 @@ from proxy.config_errors import KeyPath, Problem, RefusedError, dotted, nearest
 from proxy.config_file import Document, Tree
 from proxy.config_limits import limit_problems
 from proxy.worker_url import ListenAddress, WorkerUrl, parse_listen_address, parse_worker_url
+from routing.topology import HealthRules, Limits
 
 if TYPE_CHECKING:
     from proxy.config import Config
@@ -49,7 +50,7 @@ def cross_problems(document: Document) -> list[Problem]:
         for path, wrong, right in (
             *(
                 found
-                for check in (_listeners, _admin, _models, _pools, _other_pools, _workers, _keys)
+                for check in (_orders, _listeners, _admin, _models, _pools, _other_pools, _workers, _keys)
                 for found in check(document.tree)
             ),
             *limit_problems(document),
@@ -96,6 +97,38 @@ def _shared_workers(config: Config) -> Iterator[str]:
                 if worker.url in seen:
                     yield f"workers {seen[worker.url]} and {worker.label} are both {worker.url}: load is counted for each apart"
                 seen.setdefault(worker.url, worker.label)
+
+
+_ORDERED: tuple[tuple[str, str, str, HealthRules | Limits, str], ...] = (
+    ("health", "ejection_seconds", "max_ejection_seconds", HealthRules(), "the first time out would be over the bound of all"),
+    ("limits", "body_bytes", "held_body_bytes", Limits(), "no body of that size could ever be taken"),
+)
+
+
+def _orders(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
+    """Settings of which one bounds the other."""
+    for section, smaller, larger, defaults, why in _ORDERED:
+        values = tree.get(section, {}) if isinstance(tree, dict) else {}
+        if not isinstance(values, dict) or not values.keys() & {smaller, larger}:
+            continue
+        low, high = (_number(values.get(name, getattr(defaults, name))) for name in (smaller, larger))
+        if low is not None and high is not None and low > high:
+            blamed = smaller if smaller in values else larger
+            is_low = blamed == smaller
+            other = f"{larger} is {_said(high)}" if is_low else f"{smaller} is {_said(low)}"
+            yield (
+                (section, blamed),
+                f"is {_said(low if is_low else high)}, while {other}: {why}",
+                f"keep {smaller} at most {larger}",
+            )
+
+
+def _said(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else str(number)
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _listeners(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:

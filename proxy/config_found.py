@@ -184,5 +184,5 @@ class FoundWorkersConfig(Section):
 
     @property
     def source(self) -> str:
-        """The label of what finds them: `file`, `dns` or `kubernetes`."""
-        return "dns" if self.srv is not None else self.source_setting
+        """The label of what finds them."""
+        return self.source_setting

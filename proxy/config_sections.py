@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from proxy.config_values import (
+    Attempts,
     ChainHeader,
     CollectorUrl,
     Count,
@@ -15,6 +16,7 @@ from proxy.config_values import (
     Name,
     NumberOrZero,
     Ratio,
+    RatioAboveZero,
     Seconds,
     SecondsOrZero,
     Section,
@@ -100,7 +102,7 @@ class CalibrationConfig(Section):
 class RetriesConfig(Section):
     """When a request is sent to another worker because one failed before any byte of its answer was passed on."""
 
-    max_attempts: Count = Field(
+    max_attempts: Attempts = Field(
         default=_RETRIES.max_attempts,
         description="Workers that are asked for one request, at most, one after another; 1: nothing is tried again.",
     )
@@ -128,9 +130,9 @@ class HealthConfig(Section):
         default=_HEALTH.failures_in_row,
         description="Requests that a worker has to fail one after another. A connection that is not made is enough alone.",
     )
-    failure_ratio: Ratio = Field(
+    failure_ratio: RatioAboveZero = Field(
         default=_HEALTH.failure_ratio,
-        description="Share of the requests of the last half minute that a worker has to fail, 0 to 1.",
+        description="Share of the requests of the last half minute that a worker has to fail, above 0 and at most 1.",
     )
     failure_ratio_requests: Count = Field(
         default=_HEALTH.failure_ratio_requests, description="Requests in that time below which the share says nothing."

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from proxy.config_errors import RefusedError
 from proxy.config_file import kind_of
-from proxy.config_values import Count, Seconds, Section, Text
+from proxy.config_values import Bytes, Seconds, Section, Text
 from routing.topology import TIKTOKEN_PATTERN, TokenizerSource
 
 _TOKENIZER = TokenizerSource()
@@ -37,7 +37,7 @@ class TokenizerConfig(Section):
     timeout_seconds: Seconds = Field(
         default=_TOKENIZER.timeout_seconds, description="Seconds for one count; then the larger pool gets the request."
     )
-    most_bytes: Count = Field(
+    most_bytes: Bytes = Field(
         default=_TOKENIZER.most_bytes, description="Bytes of text up to which is counted; more goes by the estimate."
     )
 
@@ -61,3 +61,17 @@ class TokenizerConfig(Section):
                 "install the extra `counting`, or write from-worker",
             )
         return value
+
+    @model_validator(mode="after")
+    def _pattern_is_one(self) -> TokenizerConfig:
+        if self.tiktoken is None or self.pattern == TIKTOKEN_PATTERN:
+            return self
+        from tiktoken import Encoding  # noqa: PLC0415 - an optional dependency, and its own idea of expressions
+
+        letters = {bytes([byte]): byte for byte in range(256)}
+        try:
+            Encoding("pattern", pat_str=self.pattern, mergeable_ranks=letters, special_tokens={}).encode_ordinary("a 1")
+        except Exception as error:
+            wrong = f"has a pattern that is no regular expression: {str(error).splitlines()[-1].removeprefix('error: ')}"
+            raise RefusedError(wrong, "write it as tiktoken has it, or leave it out") from error
+        return self

@@ -8,6 +8,7 @@ output, each as a length (4 bytes, big-endian) and msgpack. It ends when its sta
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import re
 import signal
@@ -21,6 +22,8 @@ import msgspec
 
 from routing.estimate_prompt import texts_of
 from routing.topology import TokenizerSource
+
+_log = logging.getLogger(__name__)
 
 _NICENESS = 5
 _MOST_RUN = 10_000
@@ -95,7 +98,7 @@ class Counters:
             texts = texts_of(job.messages, job.others, job.prompt)
             return Counted(job.number, sum(count_text(text, count) for text in texts))
         except Exception as error:
-            sys.stderr.write(f"ridgeline: counting failed: {type(error).__name__}\n")  # its text might quote a prompt
+            _log.warning("counting failed: %s", type(error).__name__)  # its text might quote a prompt
         except BaseException as error:  # what a panic of a library becomes
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
@@ -115,6 +118,7 @@ def serve(jobs: BinaryIO, results: BinaryIO) -> None:
 
 def main() -> int:
     """Entry point of the process."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s counting: %(message)s")
     os.nice(_NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

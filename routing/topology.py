@@ -60,7 +60,7 @@ class Worker:
     base_path: str  # "" or "/sub/path"
     authority: str  # for the Host header, with brackets for IPv6
     is_draining: bool = False  # gets no new requests; those it has go on
-    source: str = "config"  # who named it: config, admin, or how it was found (file, dns, kubernetes)
+    source: str = "config"  # who named it: config, admin, or how it was found (file, dns, srv, kubernetes)
     data_parallel_ranks: int = 1  # above 1: requests name one of them
 
 

@@ -152,7 +152,7 @@ class DnsSource:
             target = record.target.to_text(omit_final_dot=True)
             if record.priority == first and record.target.labels != (b"",):  # a bare dot: decidedly nobody
                 url = parse_worker_url(f"http://{target}:{record.port}")
-                yield FoundWorker(name=url.default_name, url=url, source="dns")
+                yield FoundWorker(name=url.default_name, url=url, source="srv")
 
 
 def _in_words(error: Exception) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 
 from proxy.config import Config
-from proxy.config_found import FoundWorkersConfig, split_nameserver
+from proxy.config_found import SOURCES, FoundWorkersConfig, split_nameserver
 from proxy.discovery.dns import DnsSource
 from proxy.discovery.file import FileSource
 from proxy.discovery.found import Found, FoundWorker, PoolName
@@ -30,7 +30,7 @@ PERIOD_SECONDS = 1.0
 """Least time between two sets put in force: a restart of hundreds of workers is a few changes, not hundreds."""
 FIRST_SECONDS = 3.0
 """How long the start waits for the first answers; then the gateway serves with what there is, and is not ready yet."""
-_CHANGES = {source: slot("ridgeline_discovery_changes_total", source=source) for source in ("file", "dns", "kubernetes")}
+_CHANGES = {source: slot("ridgeline_discovery_changes_total", source=source) for source in SOURCES}
 _FAILURES = {source: slot("ridgeline_discovery_failures_total", source=source) for source in _CHANGES}
 _WORKERS = slot("ridgeline_discovered_workers")
 

@@ -277,3 +277,42 @@ def test_pools_that_help_each_other(lines, expected):
     else:
         (problem,) = problems(text)
         assert f"models[0].pools[0].{expected}" in problem
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("health: {ejection_seconds: 300, max_ejection_seconds: 300}", None),
+        (
+            "health: {ejection_seconds: 400}",
+            "health.ejection_seconds: is 400, while max_ejection_seconds is 300: the first time",
+        ),
+        ("health: {max_ejection_seconds: 2}", "health.max_ejection_seconds: is 2, while ejection_seconds is 5: the first time"),
+        ("health: {failure_ratio: 0}", "health.failure_ratio: must be above 0, not 0"),
+        (
+            "limits: {body_bytes: 2000000000}",
+            "limits.body_bytes: is 2000000000, while held_body_bytes is 1073741824: no body of",
+        ),
+        ("limits: {body_bytes: 9007199254740992, held_body_bytes: 9007199254740992}", "limits.body_bytes: must be at most"),
+        ("retries: {max_attempts: 1000000}", "retries.max_attempts: must be at most 100, not 1000000"),
+        ("admission: {queue_bytes: 9007199254740992}", "admission.queue_bytes: must be at most 1099511627776"),
+    ],
+)
+def test_what_bounds_what(lines, expected):
+    """A setting that another one makes pointless, or that nobody can mean, is a problem and says what would be right."""
+    text = f"models: [{{name: m, workers: [http://a]}}]\n{lines}\n"
+    if expected is None:
+        parse_config(text, {}, "file.yaml")
+    else:
+        assert any(problem.split(": ", 1)[-1].startswith(expected) or expected in problem for problem in problems(text))
+
+
+def test_a_pattern_that_is_none_is_found_when_the_file_is_read():
+    """Otherwise every serving process would find it at its first long prompt."""
+    pytest.importorskip("tiktoken")
+    text = "models: [{name: m, workers: [http://a], tokenizer: {tiktoken: ranks.tiktoken, pattern: '%s'}}]"
+
+    parse_config(text % r"\\p{L}+|\\s+", {}, "file.yaml")
+    (problem,) = problems(text % "(")
+    assert "models[0].tokenizer: has a pattern that is no regular expression: " in problem
+    assert problem.endswith("write it as tiktoken has it, or leave it out")

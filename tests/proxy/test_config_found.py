@@ -34,7 +34,7 @@ def problem(text: str) -> str:
         ("{file: workers.yaml}", "file"),
         ("{dns: vllm-long.default.svc, port: 8000}", "dns"),
         ("{dns: Vllm_1.example., port: 8000, family: ipv4, nameserver: 10.96.0.10}", "dns"),
-        ("{srv: _http._tcp.vllm.default.svc, nameserver: '[fd00::1]:5353'}", "dns"),
+        ("{srv: _http._tcp.vllm.default.svc, nameserver: '[fd00::1]:5353'}", "srv"),
         ("{kubernetes: {service: vllm}}", "kubernetes"),
         ("{kubernetes: {service: vllm, namespace: team-a, port: http}}", "kubernetes"),
         ("{kubernetes: {service: vllm, port: 8000, api: 'https://10.0.0.1:6443/', token_file: t, ca_file: c}}", "kubernetes"),

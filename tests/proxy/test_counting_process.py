@@ -6,6 +6,9 @@ import base64
 import io
 import json
 import random
+import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -56,7 +59,7 @@ def test_odd_jobs_are_counted_or_fail(source, messages):
     assert Counters().run(Job(1, source, messages)).number == 1
 
 
-def test_what_cannot_be_loaded_fails_its_jobs(tmp_path, capsys):
+def test_what_cannot_be_loaded_fails_its_jobs(tmp_path, caplog):
     """The file is gone or no tokenizer; nothing of the prompt is written anywhere."""
     broken = tmp_path / "broken.json"
     broken.write_text("{}")
@@ -67,7 +70,8 @@ def test_what_cannot_be_loaded_fails_its_jobs(tmp_path, capsys):
         TokenizerSource(),
     ):
         assert Counters().run(Job(7, source, b'[{"content":"secret words"}]')) == Counted(7, None)
-    assert "secret" not in capsys.readouterr().err
+    assert [message.split(":")[0] for message in caplog.messages] == ["counting failed"] * 4
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -112,3 +116,13 @@ def test_jobs_come_and_results_go_as_frames(source):
     while head := results.read(LENGTH.size):
         found.append(msgspec.msgpack.decode(results.read(LENGTH.unpack(head)[0]), type=Counted))
     assert found == [Counted(1, 3), Counted(2, 3)]
+
+
+def test_its_lines_look_like_those_of_other_processes():
+    """With the time, the level and the process, so that one pattern reads them all."""
+    job = msgspec.msgpack.encode(Job(1, TokenizerSource(file="/nowhere"), b'[{"content":"a"}]'))
+    run = subprocess.run(
+        [sys.executable, "-m", "proxy.counting_process"], input=LENGTH.pack(len(job)) + job, capture_output=True, check=True
+    )
+
+    assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} WARNING counting: counting failed: \w+\n", run.stderr)
