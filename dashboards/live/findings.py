@@ -5,7 +5,7 @@ Each rule looks at one thing and says it once; what follows from something worse
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from statistics import median
@@ -13,7 +13,7 @@ from statistics import median
 import msgspec
 
 from dashboards import thresholds
-from dashboards.live.fleet import FleetView, GatewayFacts, PoolView, Since, WorkerView
+from dashboards.live.fleet import FleetView, GatewayFacts, PoolView, Since, WorkerView, ratio
 from dashboards.live.hour import Hour, Minute
 from dashboards.live.words import OUTCOMES, cause_words, count, percent, seconds
 from telemetry.prefix_drift import Drift
@@ -23,6 +23,8 @@ _DRIFT_SECONDS = 300.0  # a drift is news while requests of the changed text sti
 _LEAST_FAILED = 3
 _FAILED_RATIO = 0.05
 _LEAST_DEVIATING = 3
+_EXPLAINED_RATIO = 0.2
+_PEERS_RATIO = 0.25  # less often slow than so much of a worker's share: they are no fellow sufferers
 _LEAST_BEATEN = 5  # fewer may be a token that came late and the next one at once
 _DEVIATING_RATIO = 0.2
 _LOOP_LAG_SECONDS = 0.1
@@ -318,7 +320,7 @@ def _slow(pool: PoolView, worker: WorkerView) -> Finding | None:
     ratios = {"TTFT": worker.attained_ttft_ratio, "TPOT": worker.attained_tpot_ratio}
     known = {figure: attained for figure, attained in ratios.items() if attained is not None and lately.requests}
     figure = min(known, key=known.__getitem__, default=None)
-    cause = max(worker.causes, key=worker.causes.__getitem__, default=None)
+    cause = _main_cause(pool, worker, known)
     is_often = lately.deviating >= max(_LEAST_DEVIATING, _DEVIATING_RATIO * lately.requests)
     name = f"worker {worker.worker}"
     if figure is not None and known[figure] < thresholds.ATTAINED_RATIO and lately.deviating:
@@ -331,6 +333,30 @@ def _slow(pool: PoolView, worker: WorkerView) -> Finding | None:
         return _finding(Severity.WARNING, "slow", text, cause_words("unexplained").advice, pool, worker)
     words = cause_words(cause)
     return _finding(Severity.WARNING, "slow", f"{text}; mostly {words.what}", words.advice, pool, worker, cause=cause)
+
+
+def _main_cause(pool: PoolView, worker: WorkerView, attained: Mapping[str, float]) -> str | None:
+    """What most of a worker's slow requests suffer from; what explains nothing only where nothing else is known.
+
+    The first slow requests of a worker come before its medians tell; then its peers do, who have the same work.
+    """
+    explained = {cause: times for cause, times in worker.causes.items() if cause != "unexplained"}
+    if explained and sum(explained.values()) >= _EXPLAINED_RATIO * sum(worker.causes.values()):
+        return max(explained, key=explained.__getitem__)
+    for figure, own in attained.items():
+        others = [
+            theirs
+            for each in pool.workers
+            if each is not worker
+            and (theirs := each.attained_ttft_ratio if figure == "TTFT" else each.attained_tpot_ratio) is not None
+        ]
+        if others and own < thresholds.ATTAINED_RATIO * median(others):
+            return "slower_than_peers"
+    peers = [each.lately for each in pool.workers if each is not worker and each.lately.requests >= _LEAST_DEVIATING]
+    theirs = ratio(sum(each.deviating for each in peers), sum(each.requests for each in peers))
+    if theirs is not None and worker.causes and theirs < _PEERS_RATIO * worker.lately.deviating / worker.lately.requests:
+        return "slower_than_peers"
+    return "unexplained" if worker.causes else None
 
 
 def _slow_together(pool: PoolView) -> Finding | None:

@@ -139,6 +139,29 @@ def test_the_gateway_itself_is_looked_at(gateway: dict[str, Any], kind: str) -> 
     assert [finding.kind for finding in found_in(a_view(a_pool(a_worker()), **gateway))] == [kind]
 
 
+@pytest.mark.parametrize(
+    ("causes", "peer", "peer_slow", "cause"),
+    [
+        ({"unexplained": 10, "batch": 5}, 1.0, 0, "batch"),
+        ({"unexplained": 10, "batch": 1}, 1.0, 40, "slower_than_peers"),
+        ({"unexplained": 10}, 1.0, 40, "slower_than_peers"),
+        ({"unexplained": 10}, None, 5, "slower_than_peers"),
+        ({"unexplained": 10}, 0.3, 40, "unexplained"),
+        ({"unexplained": 10}, None, 40, "unexplained"),
+    ],
+)
+def test_a_slow_worker_has_a_cause_where_one_is_known(
+    causes: dict[str, int], peer: float | None, peer_slow: int, cause: str
+) -> None:
+    """What explains nothing comes last, and peers that do well tell of a worker that does not."""
+    slow = a_worker("w-0", **{**SLOW, "causes": causes})
+    other = a_worker("w-1", attained_ttft_ratio=None, attained_tpot_ratio=peer, lately=Sums(requests=100, deviating=peer_slow))
+
+    found = next(each for each in found_in(a_view(a_pool(slow, other))) if each.worker == "w-0")
+
+    assert found.cause == cause
+
+
 def test_what_most_workers_suffer_from_is_said_once() -> None:
     """Of the pool; one worker alone is named."""
     batch = {**SLOW, "causes": {"batch": 20}}
