@@ -166,6 +166,7 @@ class Answering(Failover):
             closes=not self.client.will_keep_alive or framing is _CLOSE,
             timing=(received_at - self.started_at, self.connect_seconds, now - sent_at),
             queue_seconds=self.queue_seconds,
+            more=b"" if self.charge is None else self.state.quotas.lines(self.charge, now),
         )
 
     def _is_refusal_of_usage(self, relay: Relay, out: bytes, now: float) -> bool:

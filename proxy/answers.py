@@ -61,7 +61,7 @@ def error_answer(error: ProxyError, request_id: str, *, closes: bool, dialect: D
         extra.append((b"allow", error.allow.encode()))
     if error.status == 401:
         extra.append((b"www-authenticate", b"Bearer"))
-    return json_answer(error.status, error_body(error, dialect), request_id, closes=closes, extra=extra)
+    return json_answer(error.status, error_body(error, dialect), request_id, closes=closes, extra=extra, lines=error.lines)
 
 
 def error_event(error: ProxyError, dialect: Dialect = CHAT) -> bytes:
@@ -78,13 +78,21 @@ def framed(payload: bytes, framing: Framing) -> bytes:
     return b"%x\r\n%b\r\n" % (len(payload), payload) if framing is _CHUNKED else payload
 
 
-def json_answer(status: int, body: bytes, request_id: str, *, closes: bool, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
-    """A whole answer with a JSON body."""
+def json_answer(
+    status: int,
+    body: bytes,
+    request_id: str,
+    *,
+    closes: bool,
+    extra: Iterable[tuple[bytes, bytes]] = (),
+    lines: bytes = b"",
+) -> bytes:
+    """A whole answer with a JSON body; ``lines`` are whole lines of its head."""
     more = b"".join(b"%b: %b\r\n" % pair for pair in extra)
     return b"%bcontent-type: application/json\r\nx-request-id: %b\r\n%b%bcontent-length: %d\r\n\r\n%b" % (
         status_line(status),
         request_id.encode(),
-        more,
+        more + lines,
         b"connection: close\r\n" if closes else b"",
         len(body),
         body,
@@ -99,11 +107,12 @@ def answer_lines(
     closes: bool,
     timing: tuple[float, float, float],
     queue_seconds: float = 0.0,
+    more: bytes = b"",
 ) -> bytes:
     """A worker's head as the client gets it, without the blank line.
 
     ``timing`` are the seconds of upload, connecting, and waiting for the worker's head, for ``Server-Timing``; a request that
-    had to wait in the gateway has ``queue_seconds`` as well.
+    had to wait in the gateway has ``queue_seconds`` as well. ``more`` are lines that are added.
     """
     if head.status == 204:
         length = b""
@@ -112,7 +121,7 @@ def answer_lines(
     else:
         length = b"transfer-encoding: chunked\r\n" if framing is _CHUNKED else b""
     upload, connect, wait = timing
-    return b"%b%bx-request-id: %b\r\nserver-timing: upload;dur=%.1f, %bconnect;dur=%.1f, wait;dur=%.1f\r\n%b%b" % (
+    return b"%b%bx-request-id: %b\r\nserver-timing: upload;dur=%.1f, %bconnect;dur=%.1f, wait;dur=%.1f\r\n%b%b%b" % (
         status_line(head.status),
         head.passed,
         request_id.encode(),
@@ -120,6 +129,7 @@ def answer_lines(
         b"queue;dur=%.1f, " % (1e3 * queue_seconds) if queue_seconds else b"",
         1e3 * connect,
         1e3 * wait,
+        more,
         length,
         b"connection: close\r\n" if closes else b"",
     )

@@ -34,6 +34,7 @@ from proxy.config_sections import (
     KeyConfig,
     LogConfig,
     RetriesConfig,
+    SharedQuotasConfig,
     TracingConfig,
 )
 from proxy.config_tokenizer import TokenizerConfig
@@ -296,6 +297,9 @@ class Config(Section):
     )
     keys: tuple[KeyConfig, ...] = Field(
         default=(), description="API keys of clients; none: everyone who reaches `listen` may use every model."
+    )
+    quotas: SharedQuotasConfig = Field(
+        default_factory=SharedQuotasConfig, description="How the quotas of keys are kept. Takes effect at the start."
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on every request.")
     retries: RetriesConfig = Field(default_factory=RetriesConfig, description="Sending a request to another worker.")

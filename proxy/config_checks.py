@@ -273,7 +273,10 @@ def _workers(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
 
 def _keys(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
     yield from _doubles(find(tree, "keys.*.name"), "key name")
-    sums = ((path, text.lower() if isinstance(text, str) else text) for path, text in find(tree, "keys.*.sha256"))
+    sums = (
+        (path, text.lower() if isinstance(text, str) else text)
+        for path, text in (*find(tree, "keys.*.sha256"), *find(tree, "keys.*.sha256.*"))
+    )
     yield from _doubles(sums, "SHA-256")
     models = [name for _, name in find(tree, "models.*.name") if isinstance(name, str)]
     aliases = {alias for _, alias in find(tree, "models.*.aliases.*") if isinstance(alias, str)}

@@ -29,7 +29,7 @@ _HINTS = {
 # tags of the forms that `workers` has; what pydantic reports has them in its places
 LISTED = "listed"
 FOUND = "found"
-_SECRET_KEYS = frozenset({"worker_key", "sha256", "headers", "admin_token", "admin_token_sha256"})
+_SECRET_KEYS = frozenset({"worker_key", "sha256", "headers", "admin_token", "admin_token_sha256", "store"})
 _KNOWN_KEYS = "known keys:"
 _LONGEST_SHOWN = 40  # characters
 _BOUNDS = {

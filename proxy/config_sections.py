@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from proxy.config_values import (
     Attempts,
@@ -13,6 +13,7 @@ from proxy.config_values import (
     Count,
     HeaderName,
     HeaderValue,
+    LeaseRatio,
     Name,
     NumberOrZero,
     Ratio,
@@ -21,8 +22,10 @@ from proxy.config_values import (
     SecondsOrZero,
     Section,
     Sha256,
+    StoreUrl,
     Text,
     Weight,
+    one_or_list,
 )
 from routing.topology import HealthRules, Retries
 
@@ -30,11 +33,52 @@ _RETRIES = Retries()
 _HEALTH = HealthRules()
 
 
+class QuotaConfig(Section):
+    """What one key may use; null: no limit. All serving processes together go by it, and with `quotas` all gateways."""
+
+    requests_per_minute: Count | None = Field(default=None, description="Requests in any 60 seconds; beyond them 429.")
+    tokens_per_minute: Count | None = Field(
+        default=None,
+        description=(
+            "Prompt and output tokens in any 60 seconds: estimated when a request is let in, corrected by the usage of its "
+            "answer. Cached prompt tokens count."
+        ),
+    )
+    concurrent_requests: Count | None = Field(
+        default=None, description="Requests under way at a time, in each gateway; beyond them 429."
+    )
+
+
+class SharedQuotasConfig(Section):
+    """Limits per minute that several gateways keep together."""
+
+    store: StoreUrl | None = Field(
+        default=None,
+        description="URL of a Redis, `redis://` or `rediss://`; null: each gateway keeps the limits by itself. Secret.",
+    )
+    on_store_failure: Literal["open", "closed"] = Field(
+        default="closed",
+        description=(
+            "While the store does not answer: `closed` lets no request of a limited key in, `open` lets each gateway go by its "
+            "own count."
+        ),
+    )
+    lease_ratio: LeaseRatio = Field(
+        default=0.02, description="Share of a limit that a gateway takes from the store at once, above 0 to 0.5."
+    )
+
+
 class KeyConfig(Section):
     """An API key for clients. Only its SHA-256 is written down."""
 
     name: Name = Field(description="Label in metrics and logs; unique.")
-    sha256: Sha256 = Field(repr=False, description='SHA-256 of the key, 64 hexadecimal digits: `printf %s "$KEY" | sha256sum`.')
+    sha256: Annotated[tuple[Sha256, ...], Field(min_length=1, max_length=2), BeforeValidator(one_or_list)] = Field(
+        repr=False,
+        description=(
+            'SHA-256 of the key, 64 hexadecimal digits: `printf %s "$KEY" | sha256sum`. A list of two: both keys are valid, '
+            "while one is replaced by the other."
+        ),
+    )
     models: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         default=None, description="Names of the models the key may use; absent: all."
     )
@@ -43,6 +87,7 @@ class KeyConfig(Section):
         description="Its share while requests wait: those of `high` get four times what `normal` gets, `low` a quarter of it.",
     )
     weight: Weight = Field(default=1.0, description="Its share beside other keys of its priority while requests wait; above 0.")
+    quota: QuotaConfig = Field(default_factory=QuotaConfig, description="What the key may use.")
 
 
 class LogConfig(Section):

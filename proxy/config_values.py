@@ -120,6 +120,17 @@ def _admin_token(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _store(secret: SecretStr) -> SecretStr:
+    try:
+        parts = urlsplit(secret.get_secret_value())
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
+        raise RefusedError("is no redis or rediss URL; it is not shown", "write it like redis://10.0.0.9:6379/0")
+    return secret
+
+
 def _host_name(text: str) -> str:
     try:
         return parse_listen_address(f"{text}:1").host
@@ -180,6 +191,8 @@ Text = Annotated[str, Field(min_length=1)]
 WorkerKey = Annotated[SecretStr, AfterValidator(_worker_key)]
 AdminToken = Annotated[SecretStr, AfterValidator(_admin_token)]
 HostName = Annotated[str, AfterValidator(_host_name)]
+LeaseRatio = Annotated[float, Field(gt=0, le=0.5, allow_inf_nan=False), BeforeValidator(_not_boolean)]
+StoreUrl = Annotated[SecretStr, AfterValidator(_store)]
 Sha256 = Annotated[str, AfterValidator(_sha256)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_not_boolean)]
 RatioAboveZero = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_not_boolean)]

@@ -28,6 +28,7 @@ from proxy.calibrating import Calibrations
 from proxy.capping import CapAdviser
 from proxy.conditions import ConditionWatch
 from proxy.config import Config, ConfigError
+from proxy.config_sections import SharedQuotasConfig
 from proxy.deployments import deployments_of
 from proxy.discovery.finder import Finder
 from proxy.discovery.found import kept_found
@@ -36,6 +37,7 @@ from proxy.fleet import Fleet, open_control_cells
 from proxy.guiding import Guide
 from proxy.judging import Judge
 from proxy.learning import TokenAdviser
+from proxy.leasing import Leasing, LimitStore
 from proxy.listener import bound_address, open_listener
 from proxy.live import LiveFeed
 from proxy.model_lengths import ModelLengths
@@ -130,6 +132,8 @@ async def run(config: Config, text: str, options: Options) -> None:
             access.follow(admin_rules(config, options.config.parent))
 
         know(config)
+        leasing = Leasing(_store(config.quotas), config.quotas.lease_ratio)
+        stack.push_async_callback(leasing.close)
 
         def take(records: list[RequestRecord]) -> None:
             guide.take(records)
@@ -175,6 +179,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(finder.run(fleet, view)),
             asyncio.create_task(lengths.run(fleet, session)),
             asyncio.create_task(ConditionWatch(view).run()),
+            asyncio.create_task(leasing.run(fleet, view)),
             asyncio.create_task(feed.run()),
             asyncio.create_task(Vitals(fleet, view, options.run_dir, options.processes, lambda: log.dropped).run()),
         ]
@@ -210,6 +215,17 @@ def _open_log(path: str) -> JsonLog:
         return JsonLog(path, on_fault=lambda text: notice("ERROR", text))
     except OSError as error:
         raise CannotStartError(f"cannot open the request log {path}: {error.strerror}") from error
+
+
+def _store(settings: SharedQuotasConfig) -> LimitStore | None:
+    if settings.store is None:
+        return None
+    from proxy.redis_limits import RedisLimits  # noqa: PLC0415 -- an extra
+
+    try:
+        return RedisLimits(settings.store.get_secret_value())
+    except ImportError as error:
+        raise CannotStartError("quotas.store needs more packages: pip install 'ridgeline[quotas]'") from error
 
 
 def _listen(setting: str, address: str) -> socket.socket:

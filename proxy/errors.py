@@ -15,6 +15,7 @@ class ProxyError(Exception):
         self, status: int, code: str, text: str, *, outcome: Outcome, reason: str, retry_after_seconds: int | None = None
     ) -> None:
         super().__init__(text)
+        self.lines = b""  # of the answer's head, beside those that every error has
         self.allow: str | None = None  # methods that the path answers
         self.status = status
         self.code = code
@@ -100,6 +101,29 @@ def queue_timeout(retry_after_seconds: int) -> Refusal:
     """No worker had room for as long as a request may wait."""
     text = "No worker had room for this request in time."
     return Refusal(503, "queue_timeout", text, reason=Rejection.QUEUE, retry_after_seconds=retry_after_seconds)
+
+
+def quota_exceeded(which: str, limit: int, retry_after_seconds: int) -> Refusal:
+    """The key has used what it may: requests or tokens a minute, or requests at a time (``concurrency``)."""
+    what = {
+        "requests": f"{limit} requests a minute",
+        "tokens": f"{limit} tokens a minute",
+        "concurrency": f"{limit} requests at a time",
+    }[which]
+    text = f"This API key is over its limit of {what}. Try again in {retry_after_seconds} s."
+    return Refusal(429, "rate_limit_exceeded", text, reason=Rejection.RATE, retry_after_seconds=retry_after_seconds)
+
+
+def too_large_for_quota(limit: int) -> Refusal:
+    """No waiting helps: the prompt and the output budget of one request are over what the key has in a minute."""
+    text = f"The prompt and the output budget of this request are over the {limit} tokens a minute of this API key."
+    return Refusal(400, "request_over_quota", text, reason=Rejection.RATE)
+
+
+def quota_store_away() -> Refusal:
+    """Limits are shared by several gateways, what keeps them is away, and that lets nobody in."""
+    text = "The limits of this API key cannot be checked now."
+    return Refusal(503, "quota_unavailable", text, reason=Rejection.RATE, retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
 def bodies_too_large() -> Refusal:

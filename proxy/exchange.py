@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from time import monotonic as clock
+from typing import TYPE_CHECKING
 
 from proxy import answers
 from proxy.account import account
@@ -28,8 +29,12 @@ from proxy.errors import (
 from proxy.failover import FAILURE_SECONDS
 from proxy.framing import Framing
 from proxy.lookups import ASK_SECONDS
+from proxy.quotas import LOOK_SECONDS, tokens_used
 from telemetry.meter import StreamMeter
 from telemetry.record import Outcome, Phase
+
+if TYPE_CHECKING:
+    from routing.topology import Key
 
 _log = logging.getLogger(__name__)
 
@@ -46,10 +51,18 @@ class Exchange(CountsFirst, Answering):
     def admit(self) -> None:
         """Judge what the head alone tells, before the body is read. Raises `ProxyError`."""
         self.key = admit(self.head, self.endpoint, self.state)
+        if self.key is not None and self.key.quota is not None and not self._is_small:
+            self.state.quotas.check(self.key, clock())
         if self.head.content_length is not None:
             self.check_size(self.head.content_length)
             if self.state.held_body_bytes + self.head.content_length > self.state.topology.limits.held_body_bytes:
                 raise bodies_too_large()
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether it will be judged soon enough when all of it has come."""
+        length = self.head.content_length
+        return not self.head.is_chunked and (length is None or length <= _SMALL_BODY_BYTES)
 
     def check_size(self, size: int) -> None:
         """Raises `ClientFault` when a body of so many bytes is over the limit."""
@@ -75,14 +88,45 @@ class Exchange(CountsFirst, Answering):
             if self.endpoint.answer is not None:
                 self._reply(self.endpoint.answer(self.key))
             else:
-                if self.endpoint.response_id is not None:
-                    self.look_up(self.endpoint.response_id, now)
-                    return
                 state = self.state
-                self.prepared = prepare(
-                    body, self.endpoint, state.endpoints, self.key, self.head.forwarded, state.loads.guidance
-                )
-                self._begin(self.prepared, now)
+                if self.endpoint.response_id is None:
+                    self.prepared = prepare(
+                        body, self.endpoint, state.endpoints, self.key, self.head.forwarded, state.loads.guidance
+                    )
+                if self.key is None or self.key.quota is None or self._is_charged(self.key, now):
+                    self._go_on(now)
+        except ProxyError as error:
+            self.fail(error)
+        except Exception:
+            self.fail_unexpectedly()
+
+    def _go_on(self, now: float) -> None:
+        """Nothing stands in its way any more: choose a worker, or find the one that has what is looked up."""
+        if self.prepared is None:
+            assert self.endpoint.response_id is not None
+            self.look_up(self.endpoint.response_id, now)
+        else:
+            self._begin(self.prepared, now)
+
+    def _is_charged(self, key: Key, now: float) -> bool:
+        """Charge it to the quota of its key; False if it has to wait for that. Raises `ProxyError`."""
+        tokens = 0 if self.prepared is None else self.prepared.demand.load_tokens
+        self.charge = self.state.quotas.begin(key, tokens, now)
+        if self.charge.is_waiting:
+            self._waits = self.state.loop.call_later(LOOK_SECONDS, self._charge_again)
+        return not self.charge.is_waiting
+
+    def _charge_again(self) -> None:
+        self._waits = None
+        charge, now = self.charge, clock()
+        if self.ended or charge is None:
+            return
+        try:
+            if self.state.quotas.again(charge, now):
+                self.queue_seconds += now - charge.since
+                self._go_on(now)
+            else:
+                self._waits = self.state.loop.call_later(LOOK_SECONDS, self._charge_again)
         except ProxyError as error:
             self.fail(error)
         except Exception:
@@ -202,6 +246,8 @@ class Exchange(CountsFirst, Answering):
         self.state.held_body_bytes -= self.held_bytes
         if self.waiting is not None:
             self.state.admission.leave(self, now)
+        if self.charge is not None:
+            self.state.quotas.end(self.charge, tokens_used(self), now)
         if self.relay is not None:
             self.answer_bytes = self.relay.answer_bytes
         if self.paused_at is not None:

@@ -210,6 +210,16 @@ class WorkerLoads:
             self._values[base + _QUEUED] = requests
 
     @property
+    def peer_values(self) -> list[memoryview[float]]:
+        """The arrays of the other serving processes."""
+        return self._peer_values
+
+    @property
+    def control_values(self) -> memoryview[float] | None:
+        """The array of the control process; None before it has one."""
+        return None if self._control is None else self._control.values
+
+    @property
     def has_peers(self) -> bool:
         """Whether there are other serving processes."""
         return bool(self._peer_values)

@@ -14,7 +14,7 @@ import msgspec
 
 from proxy.discovery.found import worker_at
 from proxy.worker_url import WorkerUrl
-from routing.topology import Model, Pool, Topology, Worker, assemble
+from routing.topology import Model, Pool, Topology, Worker
 
 
 class OverlayError(Exception):
@@ -94,15 +94,7 @@ class Overlay:
                 first_worker += len(workers)
                 pools.append(replace(pool, workers=workers))
             models.append(replace(model, pools=tuple(pools)))
-        whole = assemble(
-            tuple(models),
-            configured.keys,
-            configured.limits,
-            configured.following,
-            retries=configured.retries,
-            health=configured.health,
-        )
-        return replace(whole, is_settled=configured.is_settled)
+        return configured.with_models(tuple(models))
 
     def _workers(self, pool: Pool, first: int, names: set[str]) -> tuple[Worker, ...]:
         kept = [worker for worker in pool.workers if worker.name not in self.removed]

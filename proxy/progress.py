@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from proxy.exchange import Exchange
     from proxy.framing import AnswerHead
     from proxy.ledger import Stay
+    from proxy.quotas import Charge
     from proxy.relay import Relay
     from proxy.request_head import RequestHead
     from proxy.state import ServingState
@@ -54,6 +55,7 @@ class Progress:
     waiting: Waiting[Exchange] | None = None  # its place in the queue for a worker
     queued_for: Pool | None = None  # whose queue it is or was in
     queue_seconds: float = 0.0
+    charge: Charge | None = None  # to the quota of its key
     sent_at: float | None = None
     asks_usage: bool = False  # on the gateway's own account, in what was sent last
     answer: AnswerHead | None = None

@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from routing.guidance import NO_GUIDANCE, Guidance
+from routing.quota import QuotaSharing
 from routing.topology import Following, HealthRules, Key, Limits, Model, Retries, Topology, assemble
 
 _FILE = "topology.msgpack"
@@ -31,6 +32,7 @@ class _Published(msgspec.Struct):
     retries: Retries
     health: HealthRules
     is_settled: bool = True
+    quota_sharing: QuotaSharing | None = None
 
 
 _decode = msgspec.msgpack.Decoder(_Published).decode
@@ -47,6 +49,7 @@ def publish(run_dir: Path, topology: Topology) -> None:
         topology.retries,
         topology.health,
         topology.is_settled,
+        topology.quota_sharing,
     )
     _replace(run_dir / _FILE, msgspec.msgpack.encode(published))
 
@@ -119,6 +122,7 @@ class TopologyReader(_NewsReader):
             published.following,
             retries=published.retries,
             health=published.health,
+            quota_sharing=published.quota_sharing,
         )
         return replace(topology, is_settled=published.is_settled)
 

@@ -20,6 +20,7 @@ from proxy.known_heads import KnownHeads
 from proxy.load import WorkerLoads
 from proxy.lookups import Owners
 from proxy.published import GuidanceReader, TopologyReader
+from proxy.quotas import Quotas
 from proxy.records import RecordSender
 from proxy.request_head import parse_request_head
 from proxy.rundir import RECORDS_SOCKET, serving_cells
@@ -105,6 +106,7 @@ class ServingState:
         self._lag = Lag()
         self._tick_at = clock()
         self._wire(topology)
+        self.quotas = Quotas(self._cells.values, layout, topology, self.loads, clock())
         self.admission = Admission(self)
 
     def adopt(self, topology: Topology) -> None:
@@ -117,6 +119,7 @@ class ServingState:
             self._layout = layout
         self.loads.adopt(self._cells.values, layout, topology)
         self._wire(topology)
+        self.quotas.adopt(self._cells.values, layout, topology, self.loads, clock())
         self.admission.adopt()
 
     def _wire(self, topology: Topology) -> None:
@@ -124,6 +127,7 @@ class ServingState:
         self.retry_budget.ratio = topology.retries.budget_ratio
         self.retry_budget.floor_per_second = topology.retries.budget_per_second
         self.keys = {key.sha256: key for key in topology.keys}
+        self.keys |= {key.next_sha256: key for key in topology.keys if key.next_sha256 is not None}
         self.endpoints = Endpoints(topology, int(wall_clock()))
         self.recorder = Recorder(self._cells.values, self._layout, topology)
         following = topology.following
@@ -224,6 +228,7 @@ class ServingState:
         if guidance is not None:
             self.loads.follow(guidance)
         self.loads.look_around()
+        self.quotas.look(now)
         self.counting.look_after(self.topology, now)
         look_for_silence(self.exchanges, self.loads.health, self.topology.health.silence_seconds, now)
         self.loads.look_at_health(now)

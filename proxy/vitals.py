@@ -78,7 +78,7 @@ class Vitals:
         topology, cells = self._fleet.topology, self._fleet.cells.values
         if topology is not self._topology:
             self._topology, self._layout = topology, Layout.of(topology)
-            cells[_SERIES] = most_series(self._layout, self._processes)
+            cells[_SERIES] = most_series(self._layout, self._processes, topology)
         conditions = self._view.conditions()
         for worker in topology.workers:
             base = self._layout.worker_base(worker.index)

@@ -9,6 +9,7 @@ from proxy.config import Config, PoolConfig, WorkerConfig
 from proxy.config_bounds import PoolAdmission
 from proxy.config_tokenizer import TokenizerConfig
 from proxy.worker_url import parse_worker_url
+from routing.quota import Quota, QuotaSharing
 from routing.topology import (
     Admission,
     Following,
@@ -56,7 +57,9 @@ def build_topology(config: Config) -> Topology:
         Key(
             index=index,
             name=key.name,
-            sha256=bytes.fromhex(key.sha256),
+            sha256=bytes.fromhex(key.sha256[0]),
+            next_sha256=bytes.fromhex(key.sha256[1]) if len(key.sha256) > 1 else None,
+            quota=Quota(**key.quota.model_dump()) if any(key.quota.model_dump().values()) else None,
             models=None if key.models is None else frozenset(key.models),
             priority=key.priority,
             weight=key.weight,
@@ -70,6 +73,7 @@ def build_topology(config: Config) -> Topology:
         _following(config),
         retries=Retries(**config.retries.model_dump()),
         health=HealthRules(**config.health.model_dump()),
+        quota_sharing=(None if config.quotas.store is None else QuotaSharing(is_open=config.quotas.on_store_failure == "open")),
     )
 
 

@@ -6,7 +6,9 @@ it from the same file and therefore agree on every index, which is what lets the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from routing.quota import Quota, QuotaSharing
 
 UNKNOWN_MODEL = "unknown"
 NO_POOL = "none"
@@ -126,6 +128,8 @@ class Key:
     models: frozenset[str] | None = None  # model names it may use; None: all
     priority: str = "normal"  # in a queue: one of `routing.admission_queue.SHARES`
     weight: float = 1.0  # its share of a queue beside other keys of its priority; above 0
+    next_sha256: bytes | None = field(default=None, repr=False)  # of a second text that is valid too, while one is replaced
+    quota: Quota | None = None  # None: unlimited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +176,7 @@ class Topology:
     following: Following = field(default_factory=Following)
     retries: Retries = field(default_factory=Retries)
     health: HealthRules = field(default_factory=HealthRules)
+    quota_sharing: QuotaSharing | None = None  # None: limits are for this gateway alone
     is_settled: bool = True  # False: some pool's workers have not been looked up yet since the gateway started
 
     @property
@@ -183,6 +188,11 @@ class Topology:
             *((pool.model, pool.name) for pool in self.pools),
         )
 
+    def with_models(self, models: tuple[Model, ...]) -> Topology:
+        """The same with other pools and workers, which get indices of their own."""
+        whole = assemble(models, self.keys, self.limits)
+        return replace(self, models=whole.models, pools=whole.pools, workers=whole.workers)
+
 
 def assemble(
     models: tuple[Model, ...],
@@ -192,6 +202,7 @@ def assemble(
     *,
     retries: Retries | None = None,
     health: HealthRules | None = None,
+    quota_sharing: QuotaSharing | None = None,
 ) -> Topology:
     """The topology of these models, whose pools and workers carry indices from 0 in the order in which they come."""
     pools = tuple(pool for model in models for pool in model.pools)
@@ -205,4 +216,5 @@ def assemble(
         following=following or Following(),
         retries=retries or Retries(),
         health=health or HealthRules(),
+        quota_sharing=quota_sharing,
     )

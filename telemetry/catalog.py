@@ -26,6 +26,7 @@ from telemetry.buckets import (
     WORKER_TPOT_BOUNDS,
 )
 from telemetry.catalog_gateway import GATEWAY
+from telemetry.catalog_of_quotas import QUOTAS
 from telemetry.family import SCOPE_LABELS, Family, Kind, Scope, Writer, counter, gauge, histogram
 from telemetry.labels import USUAL_ROUTES
 
@@ -321,6 +322,7 @@ CATALOG: tuple[Family, ...] = (
     # Keys
     counter("key_tokens_total", Scope.KEY, "Tokens by API key; cached ones are among the prompt tokens.", "kind"),
     counter("key_requests_total", Scope.KEY, "Requests that ended, by API key.", "outcome"),
+    *QUOTAS,
     *GATEWAY,
 )
 

@@ -15,6 +15,7 @@ from routing.topology import Topology
 from telemetry import catalog
 from telemetry.catalog import EXPOSED, SCOPE_LABELS, Family, Kind, Scope
 from telemetry.exemplars import FAMILIES, Exemplar, Exemplars
+from telemetry.family import blocks_with_quotas
 from telemetry.layout import Layout, cells_per_block, cells_per_combination, combinations, offset
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,8 +33,9 @@ class Writer:
     """Writes the text for one topology. Holds what does not change between two scrapes, and no figures."""
 
     def __init__(self, topology: Topology, layout: Layout, *, version: str) -> None:
-        self._blocks = {scope: layout.blocks(scope) for scope in Scope}
+        self._blocks: dict[Scope, Sequence[int]] = {scope: layout.blocks(scope) for scope in Scope}
         self._labels = _block_labels(topology)
+        self._topology = topology
         self._pools = [(pool.model, pool.name) for pool in topology.pools]
         self._frames = {family.name: _frames(family) for family in EXPOSED}
         self._version = version
@@ -78,6 +80,9 @@ class Writer:
         if family.writer is catalog.Writer.CONTROL:
             sources = [] if control is None else [control]
         blocks, labels = self._blocks[family.scope], self._labels[family.scope]
+        if family.is_of_quotas:
+            limited = blocks_with_quotas(family, self._topology)
+            blocks, labels = [blocks[index] for index in limited], [labels[index] for index in limited]
         step = max(1, _PIECE_LINES // len(self._frames[family.name]))
         for first in range(0, len(blocks), step):
             some, names = blocks[first : first + step], labels[first : first + step]
@@ -95,7 +100,7 @@ class Writer:
                 line = first + combination * per_combination + bucket
                 lines[line] = f"{lines[line][:-1]}{_exemplar(exemplar)}\n"
 
-    def _lines(self, family: Family, blocks: range, labels: list[str], sources: list[Array]) -> list[str]:
+    def _lines(self, family: Family, blocks: Sequence[int], labels: list[str], sources: list[Array]) -> list[str]:
         frames = self._frames[family.name]
         first, width = offset(family.name), cells_per_block(family)
         is_histogram, is_gauge = family.kind is Kind.HISTOGRAM, family.kind is Kind.GAUGE

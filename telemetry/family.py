@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from routing.topology import Topology
 from telemetry.labels import LABELS
 
 
@@ -47,6 +48,7 @@ class Family:
     writer: Writer = Writer.SERVING
     start: float = 0.0  # a gauge before its first observation; NaN means unknown, which is exported as absent
     is_per_process: bool = False  # never summed over serving processes: exported with a label `process`
+    is_of_quotas: bool = False  # only keys that have one have it; a process, where a store keeps them
     is_exposed: bool = True  # False: only the gateway's own processes read it
     has_one: bool = False  # a gauge of which at most one combination is there at a time
     usual: frozenset[tuple[str, ...]] | None = None  # combinations of label values that can occur; None: all
@@ -104,3 +106,10 @@ def histogram(
     return Family(
         name=f"ridgeline_{name}", kind=Kind.HISTOGRAM, scope=scope, help=text, labels=labels, bounds=bounds, writer=writer
     )
+
+
+def blocks_with_quotas(family: Family, topology: Topology) -> list[int]:
+    """Which blocks of its scope a family about quotas is exported of, by their index."""
+    if family.scope is Scope.KEY:
+        return [key.index for key in topology.keys if key.quota is not None]
+    return [] if topology.quota_sharing is None else [0]

@@ -41,6 +41,10 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_prefix_drift_total.kind": tuple(value.value for value in DriftKind),
     "ridgeline_cache_lost_total.reason": tuple(value.value for value in Lost),
     "ridgeline_deviation_seconds_total.cause": tuple(value.value for value in CauseName if value is not CauseName.FACTS),
+    "limit": ("requests", "tokens", "concurrency"),
+    "ridgeline_quota_refusals_total.limit": ("requests", "tokens", "concurrency", "store"),
+    "of": ("requests", "tokens"),
+    "change": ("charged", "returned"),
     "cause": tuple(value.value for value in CauseName),
 }
 

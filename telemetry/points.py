@@ -11,6 +11,7 @@ from math import isnan
 
 from routing.topology import Topology
 from telemetry.catalog import EXPOSED, SCOPE_LABELS, Family, Kind, Scope, Writer
+from telemetry.family import blocks_with_quotas
 from telemetry.layout import Layout, cells_per_block, cells_per_combination, combinations, offset
 
 Array = Sequence[float]
@@ -58,7 +59,9 @@ def readings(snapshot: Snapshot) -> Iterator[Reading]:
             sources = [array for _, array in present]
             if family.writer is Writer.CONTROL:
                 sources = [] if snapshot.control is None else [snapshot.control]
-            blocks = zip(layout.blocks(family.scope), scopes[family.scope], strict=True)
+            blocks = list(zip(layout.blocks(family.scope), scopes[family.scope], strict=True))
+            if family.is_of_quotas:
+                blocks = [blocks[index] for index in blocks_with_quotas(family, snapshot.topology)]
             yield Reading(family, tuple(point for base, labels in blocks for point in _points(family, base, labels, sources)))
 
 

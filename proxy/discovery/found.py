@@ -16,7 +16,7 @@ import msgspec
 from proxy.config_errors import RefusedError
 from proxy.config_values import MAX_NAME_LENGTH, check_name
 from proxy.worker_url import WorkerUrl
-from routing.topology import Model, Pool, Topology, Worker, assemble
+from routing.topology import Model, Pool, Topology, Worker
 
 MAX_WORKERS = 2000
 """Most workers that one pool may be given by what finds them."""
@@ -63,8 +63,7 @@ class Found:
                 first += len(placed)
                 pools.append(replace(pool, workers=placed))
             models.append(replace(model, pools=tuple(pools)))
-        whole = assemble(tuple(models), configured.keys, configured.limits, configured.following)
-        return replace(whole, is_settled=configured.is_settled)
+        return configured.with_models(tuple(models))
 
     @property
     def gone(self) -> frozenset[tuple[str, str, str]]:

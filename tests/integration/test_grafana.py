@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.flaky(reruns
 
 MODEL = "llama-3.1-8b"
 KEY = "a key of the tests"
+QUOTA = {"requests_per_minute": 10_000, "tokens_per_minute": 10_000_000, "concurrent_requests": 1000}
 ROUNDS = 5
 WINDOW = "8s"  # for $__rate_interval: eight scrapes
 
@@ -166,7 +167,8 @@ def config(urls: list[str], listed: Path) -> dict[str, Any]:
                 ],
             }
         ],
-        "keys": [{"name": "app", "sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
+        "keys": [{"name": "app", "sha256": hashlib.sha256(KEY.encode()).hexdigest(), "quota": QUOTA}],
+        "quotas": {"store": "redis://127.0.0.1:9", "on_store_failure": "open"},
     }
 
 

@@ -30,7 +30,11 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
     listed = tmp_path_factory.mktemp("found") / "workers.yaml"
     listed.write_text("[]")
     pools = {"tiny": {}, "found": {"workers": {"file": str(listed)}}}
-    config = {"keys": [{"name": "app", "sha256": hashlib.sha256(KEY.encode()).hexdigest()}]}
+    quota = {"requests_per_minute": 1000, "tokens_per_minute": 1_000_000, "concurrent_requests": 100}
+    config = {
+        "keys": [{"name": "app", "sha256": hashlib.sha256(KEY.encode()).hexdigest(), "quota": quota}],
+        "quotas": {"store": "redis://127.0.0.1:9", "on_store_failure": "open"},
+    }
     async with running_scene(pools, workers={"found": 0}, config=config, headers=[("Authorization", f"Bearer {KEY}")]) as one:
         streamed = stream_of(chat_events(["a", "b", "c"], usage=usage_of(9, 3, 4)), gap_seconds=0.01)
         await one.ask(streamed)

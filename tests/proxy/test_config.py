@@ -95,7 +95,7 @@ log: {{path: /var/log/ridgeline.jsonl}}
     assert config.models[0].pools[0].workers[1].url == "http://b:8000"
     assert config.worker_key is not None
     assert config.worker_key.get_secret_value() == "12345"
-    assert config.keys[0].sha256 == SHA
+    assert config.keys[0].sha256 == (SHA,)
 
 
 @pytest.mark.parametrize(

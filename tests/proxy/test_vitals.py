@@ -112,4 +112,4 @@ async def test_the_room_for_series_is_shown(scene: Scene) -> None:
     """As many as the page can have with these workers."""
     scene.vitals.look()
 
-    assert scene.figure("exported_series") == most_series(LAYOUT, 1)
+    assert scene.figure("exported_series") == most_series(LAYOUT, 1, FLEET)

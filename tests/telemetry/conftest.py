@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from routing.quota import Quota, QuotaSharing
 from routing.topology import Key, Model, Pool, Topology, Worker
+
+UNLIMITED = Quota()
 
 
 def _topology(
@@ -16,6 +19,7 @@ def _topology(
         ("qwen", "default", ("w-3",)),
     ),
     keys: tuple[str, ...] = ("app-a", "app-b"),
+    quota: Quota | None = UNLIMITED,
 ) -> Topology:
     """A topology from (model, pool, worker names) in order."""
     made: list[Pool] = []
@@ -43,7 +47,8 @@ def _topology(
         models=models,
         pools=tuple(made),
         workers=tuple(workers),
-        keys=tuple(Key(index=index, name=name, sha256=bytes(32)) for index, name in enumerate(keys)),
+        keys=tuple(Key(index=index, name=name, sha256=bytes(32), quota=quota) for index, name in enumerate(keys)),
+        quota_sharing=None if quota is None else QuotaSharing(),
     )
 
 

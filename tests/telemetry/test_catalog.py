@@ -139,6 +139,9 @@ def test_unknown_is_not_zero():
         "ridgeline_process_resident_bytes",
         "ridgeline_exported_series",
         "ridgeline_configuration_refused",
+        "ridgeline_quota_limit",
+        "ridgeline_quota_remaining",
+        "ridgeline_quota_store_up",
     }
     assert all(family.start == 0 for family in CATALOG if family.kind is not Kind.GAUGE)
 

@@ -161,11 +161,19 @@ def test_gauge_cells_are_those_of_the_writer(a_topology):
             for name in ("prompt_tokens", "pending_prompt_tokens", "until_seconds")
             for index in range(len(topology.workers))
         ),
+        *(layout.key_base(index) + offset("ridgeline_key_in_flight_requests") for index in range(len(topology.keys))),
+        *(
+            layout.key_base(index) + slot("ridgeline_quota_wanted", of=of)
+            for index in range(len(topology.keys))
+            for of in ("requests", "tokens")
+        ),
         offset("ridgeline_loop_lag_seconds"),
     ]
-    assert len(list(gauge_starts(layout, Writer.CONTROL))) == 10 * len(topology.workers) + len(topology.pools) + 7
+    in_control = len(list(gauge_starts(layout, Writer.CONTROL)))
+    assert in_control == 10 * len(topology.workers) + len(topology.pools) + 9 * len(topology.keys) + 8
 
 
 def test_control_gauges_start_unknown(a_topology):
     """What a worker says is unknown until it was asked."""
-    assert all(isnan(start) for _, start in gauge_starts(Layout.of(a_topology()), Writer.CONTROL))
+    layout = Layout.of(a_topology(keys=()))
+    assert all(isnan(start) for _, start in gauge_starts(layout, Writer.CONTROL))

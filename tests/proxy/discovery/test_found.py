@@ -125,3 +125,14 @@ def test_what_was_found_is_kept_for_a_new_control_process(tmp_path: Path) -> Non
     (tmp_path / "found.msgpack").write_bytes(b"x")
     assert kept_found(tmp_path) == Found()
     assert kept_found(tmp_path / "nowhere") == Found()
+
+
+def test_everything_else_stays_as_configured() -> None:
+    """What was found changes who serves, and no rule by which they are asked."""
+    more = "retries: {max_attempts: 1}\nhealth: {failures_in_row: 9}\nquotas: {store: 'redis://r'}\n"
+    plain = configured(TEXT + more)
+    topology = Found(pools={M: (a_worker("a"),)}).over(plain)
+
+    assert topology.workers != plain.workers
+    assert (topology.retries, topology.health, topology.quota_sharing) == (plain.retries, plain.health, plain.quota_sharing)
+    assert topology.quota_sharing is not None
