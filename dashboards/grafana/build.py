@@ -136,7 +136,8 @@ def _add_row(made: dashboard.Dashboard, row: Row, number: int, place: _Place) ->
 
 def _panel(panel: Panel) -> AnyPanel:
     made = _FORMS[panel.form](panel)
-    made.title(panel.title).description(panel.description).datasource(_SOURCE).unit(panel.unit.value).no_value(panel.no_value)
+    made.title(panel.title).description(panel.description).datasource(_SOURCE).no_value(panel.no_value)
+    made.unit(Unit.RATIO.value if panel.form is Form.TABLE else panel.unit.value)  # a table has one for each column
     for letter, query in zip(ascii_uppercase, panel.queries, strict=False):
         made.with_target(_target(panel.form, letter, query))
     if panel.alerts:
@@ -166,7 +167,9 @@ def _lines(panel: Panel) -> timeseries.Panel:
         .show_points(drawing.VisibilityMode.NEVER)
         .span_nulls(False)
         .axis_soft_min(0)
-        .legend(_legend("mean", "max"))
+        .axis_soft_max(_soft_most(panel))
+        .legend(_legend())
+        .color_scheme(dashboard.FieldColor().mode(schema.FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
         .tooltip(_tooltip())
         .thresholds(_thresholds(panel.steps))
     )
@@ -186,6 +189,15 @@ def _lines(panel: Panel) -> timeseries.Panel:
             made.override_by_query(letter, properties)
     _colour_by_label(made, panel)
     return made
+
+
+_SOFT_MOST = {Unit.SHARE: 0.05, Unit.SECONDS: 0.01}
+
+
+def _soft_most(panel: Panel) -> float:
+    """Up to where an axis goes at least: the first limit, so that its line stands where it is, and not 100 for zeros."""
+    limits = [step.at for step in panel.steps if step.at is not None]
+    return min(limits, default=_SOFT_MOST.get(panel.unit, 1.0))
 
 
 def _number(panel: Panel) -> stat.Panel:
@@ -229,12 +241,7 @@ def _states(panel: Panel) -> statetimeline.Panel:
         .merge_values(True)
         .show_value(drawing.VisibilityMode.NEVER)
         .row_height(0.8)
-        .legend(
-            common.VizLegendOptions()
-            .display_mode(drawing.LegendDisplayMode.LIST)
-            .placement(drawing.LegendPlacement.BOTTOM)
-            .show_legend(True)
-        )
+        .legend(_legend())
         .tooltip(_tooltip())
     )
 
@@ -244,6 +251,7 @@ def _table(panel: Panel) -> table.Panel:
         table.Panel()
         .cell_height(drawing.TableCellHeight.SM)
         .cell_options(drawing.TableAutoCellOptions())
+        .min_width(60)
         .filterable(False)
         .mappings([_nothing(panel.no_value)])
     )
@@ -289,9 +297,9 @@ _FORMS: dict[Form, Callable[[Panel], AnyPanel]] = {
 }
 
 
-def _legend(*calculations: str) -> common.VizLegendOptions:
-    shown = common.VizLegendOptions().display_mode(drawing.LegendDisplayMode.TABLE).placement(drawing.LegendPlacement.BOTTOM)
-    return shown.show_legend(True).calcs(list(calculations))
+def _legend() -> common.VizLegendOptions:
+    shown = common.VizLegendOptions().display_mode(drawing.LegendDisplayMode.LIST).placement(drawing.LegendPlacement.BOTTOM)
+    return shown.show_legend(True).calcs([])
 
 
 def _tooltip() -> common.VizTooltipOptions:

@@ -141,7 +141,7 @@ def _losses() -> Row:
                 unit=Unit.REQUESTS_PER_SECOND,
                 queries=(
                     Query(
-                        expr=words.total(words.rate("ridgeline_routes_total"), "policy", "reason"),
+                        expr=words.present(words.total(words.rate("ridgeline_routes_total"), "policy", "reason")),
                         legend="{{policy}}: {{reason}}",
                     ),
                 ),

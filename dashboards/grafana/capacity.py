@@ -42,7 +42,9 @@ def _limits() -> Row:
                 description="Figures of requests far from what was expected, per minute, by the cause that explains most of "
                 "the gap.",
                 unit=Unit.PER_MINUTE,
-                queries=(Query(expr=words.per_minute("ridgeline_deviations_total", "cause"), legend="{{cause}}"),),
+                queries=(
+                    Query(expr=words.present(words.per_minute("ridgeline_deviations_total", "cause")), legend="{{cause}}"),
+                ),
                 form=Form.STACKED,
                 coloured_by="cause",
             ),
@@ -151,7 +153,9 @@ def _capacity() -> Row:
                 alerts=("RidgelineSheddingLoad",),
                 description="Requests per minute that the gateway refused, by reason.",
                 unit=Unit.PER_MINUTE,
-                queries=(Query(expr=words.per_minute("ridgeline_rejections_total", "reason"), legend="{{reason}}"),),
+                queries=(
+                    Query(expr=words.present(words.per_minute("ridgeline_rejections_total", "reason")), legend="{{reason}}"),
+                ),
                 form=Form.STACKED,
             ),
             Panel(

@@ -18,13 +18,13 @@ class Colour(Enum):
     UNKNOWN = "#8e8e8e"
     PLAIN = "text"  # no judgement
     # places in a distribution: shades of one colour
-    P50 = "super-light-blue"
-    P95 = "semi-dark-blue"
+    P50 = "light-blue"
+    P95 = "blue"
     P99 = "dark-blue"
     MEAN = "purple"
     # what is counted
     HIT = "dark-green"
-    RUNNING = "blue"
+    RUNNING = "semi-dark-green"
     WAITING = "yellow"
     PROMPT = "light-purple"
     COMPLETION = "dark-purple"

@@ -92,7 +92,12 @@ def board() -> Board:
                         title="How requests of these keys end",
                         description="Requests per second by outcome.",
                         unit=Unit.REQUESTS_PER_SECOND,
-                        queries=(Query(expr=words.total(words.rate(_REQUESTS, words.KEY), "outcome"), legend="{{outcome}}"),),
+                        queries=(
+                            Query(
+                                expr=words.present(words.total(words.rate(_REQUESTS, words.KEY), "outcome")),
+                                legend="{{outcome}}",
+                            ),
+                        ),
                         form=Form.STACKED,
                         coloured_by="outcome",
                     ),

@@ -136,7 +136,9 @@ def _routing() -> Row:
                 title="Refused before a worker was asked",
                 description="Requests per minute that the gateway refused, by reason; `fit`: longer than any pool takes.",
                 unit=Unit.PER_MINUTE,
-                queries=(Query(expr=words.per_minute("ridgeline_rejections_total", "reason"), legend="{{reason}}"),),
+                queries=(
+                    Query(expr=words.present(words.per_minute("ridgeline_rejections_total", "reason")), legend="{{reason}}"),
+                ),
                 form=Form.STACKED,
             ),
             Panel(
@@ -145,7 +147,7 @@ def _routing() -> Row:
                 unit=Unit.REQUESTS_PER_SECOND,
                 queries=(
                     Query(
-                        expr=words.total(words.rate("ridgeline_routes_total"), "policy", "reason"),
+                        expr=words.present(words.total(words.rate("ridgeline_routes_total"), "policy", "reason")),
                         legend="{{policy}}: {{reason}}",
                     ),
                 ),

@@ -105,7 +105,11 @@ def deviations(*, width: int, height: int = 8) -> Panel:
         "that grew "
         "when it began is where to look.",
         unit=Unit.SECONDS,
-        queries=(Query(expr=words.total(words.rate("ridgeline_deviation_seconds_total"), "cause"), legend="{{cause}}"),),
+        queries=(
+            Query(
+                expr=words.present(words.total(words.rate("ridgeline_deviation_seconds_total"), "cause")), legend="{{cause}}"
+            ),
+        ),
         form=Form.STACKED,
         width=width,
         height=height,
@@ -146,7 +150,9 @@ def outcomes(*, width: int = 8) -> Panel:
         alerts=("RidgelineErrors",),
         description="Requests per second by outcome. Grey is the client's doing, orange a refusal, red a failure of a worker.",
         unit=Unit.REQUESTS_PER_SECOND,
-        queries=(Query(expr=words.total(words.rate("ridgeline_requests_total"), "outcome"), legend="{{outcome}}"),),
+        queries=(
+            Query(expr=words.present(words.total(words.rate("ridgeline_requests_total"), "outcome")), legend="{{outcome}}"),
+        ),
         form=Form.STACKED,
         width=width,
         coloured_by="outcome",
@@ -155,7 +161,7 @@ def outcomes(*, width: int = 8) -> Panel:
 
 WORKER_STATES = (
     State(1, "Takes requests", Colour.GOOD),
-    State(2, "Draining", Colour.RUNNING),
+    State(2, "Draining", Colour.UNKNOWN),
     State(3, "Silent", Colour.BAD),
     State(4, "Its requests fail", Colour.BAD),
     State(5, "Health check fails", Colour.BAD),
@@ -203,7 +209,8 @@ def worker_table(*, width: int, height: int) -> Panel:
     attained_at = 'ridgeline_worker_attained_ratio{model=~"$model",pool=~"$pool",figure="%s"}'
     return Panel(
         title="Workers",
-        description="The state of each worker now. Expected / measured is the median of its recent requests. Click a worker "
+        description="The state of each worker now. Attained is expected over measured, the median of its recent requests. "
+        "Click a worker "
         "for its details.",
         unit=Unit.RATIO,
         form=Form.TABLE,
@@ -215,13 +222,13 @@ def worker_table(*, width: int, height: int) -> Panel:
             Query(expr=words.share(failed, asked), legend="Failed", unit=Unit.SHARE),
             Query(
                 expr=f"avg by ({', '.join(by)}) ({attained_at % 'ttft'})",
-                legend="TTFT expected / measured",
+                legend="TTFT attained",
                 unit=Unit.SHARE,
                 steps=ATTAINED_STEPS,
             ),
             Query(
                 expr=f"avg by ({', '.join(by)}) ({attained_at % 'tpot'})",
-                legend="TPOT expected / measured",
+                legend="TPOT attained",
                 unit=Unit.SHARE,
                 steps=ATTAINED_STEPS,
             ),

@@ -40,6 +40,11 @@ def per_minute(name: str, *by: str, selector: str = ROUTE, more: tuple[str, ...]
     return f"{total(rate(name, selector, *more), *by)} * 60"
 
 
+def present(inner: str) -> str:
+    """Only the series that are above 0: of a dozen kinds the legend then has those that there are."""
+    return f"{inner} > 0"
+
+
 def share(part: str, whole: str) -> str:
     """``part`` of ``whole``; does not exist where there is no whole."""
     return f"{part} / ({whole} > 0)"

@@ -64,7 +64,7 @@ def _latency() -> Row:
                 unit=Unit.REQUESTS_PER_SECOND,
                 queries=(
                     Query(
-                        expr=words.total(words.rate("ridgeline_attempts_total", words.WORKER), "result"),
+                        expr=words.present(words.total(words.rate("ridgeline_attempts_total", words.WORKER), "result")),
                         legend="{{result}}",
                     ),
                 ),

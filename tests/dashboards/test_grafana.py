@@ -117,6 +117,26 @@ def test_nothing_is_not_shown_as_a_figure(panel: dict[str, Any]):
         assert [options["match"] for options in special] == ["null+nan"]
 
 
+@EVERY_PANEL
+def test_names_in_a_table_are_no_dates(panel: dict[str, Any]):
+    """The unit of figures is that of their column: with a date's for all columns, names would be read as dates and be none."""
+    if panel["type"] == "table":
+        units = [
+            item["value"] for one in panel["fieldConfig"]["overrides"] for item in one["properties"] if item["id"] == "unit"
+        ]
+        assert panel["fieldConfig"]["defaults"]["unit"] == "none"
+        assert len(units) == len(panel["targets"])
+
+
+@EVERY_PANEL
+def test_lines_of_limits_stand_where_they_are(panel: dict[str, Any]):
+    """An axis reaches the first limit: beyond the end of the axis its line would be drawn at the end."""
+    defaults = panel["fieldConfig"]["defaults"]
+    steps = defaults["thresholds"]["steps"] if panel["type"] == "timeseries" else []
+    if limits := [step["value"] for step in steps if step["value"] is not None]:
+        assert max(defaults["custom"]["axisSoftMax"], defaults.get("max", 0)) >= min(limits)
+
+
 @EVERY_BOARD
 def test_the_same_name_has_the_same_colour_everywhere(board: Board):
     """P99 is one blue on all boards, and a hit one green."""

@@ -82,6 +82,7 @@ def test_findings_say_since_when_and_what_to_do():
 
     assert "short-1 is full  since 3 min  → add workers" in text
     assert "and 2 more" in text
+    assert text.count("→") == 5
 
 
 def test_names_cannot_command_the_terminal():
