@@ -54,6 +54,7 @@ from proxy.config_values import (
     Section,
     Sha256,
     Text,
+    UrlPath,
     WorkerKey,
     list_of_workers,
     one_or_list,
@@ -172,6 +173,13 @@ class PoolConfig(Section):
         description=(
             "Ask workers for token usage in streams whose client did not, and take it out again. Without it "
             "such streams have no token counts."
+        ),
+    )
+    health_path: UrlPath = Field(
+        default="/health",
+        description=(
+            "Path that says by status 200 whether a worker is well, asked every five seconds. Another one for what is no vLLM: "
+            "`/health/liveliness` for LiteLLM, whose `/health` sends requests to every model."
         ),
     )
     worker_key: WorkerKey | None = Field(

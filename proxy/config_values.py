@@ -150,6 +150,12 @@ def _chain_header(name: str) -> str:
     return name
 
 
+def _url_path(text: str) -> str:
+    if not re.fullmatch(r"/[A-Za-z0-9._~!$&'()*+,;=:@/%-]*", text):
+        raise RefusedError("is no path of a URL", "write it like /health, without a host or a query")
+    return text
+
+
 def _header_value(secret: SecretStr) -> SecretStr:
     if any(not " " <= character <= "~" for character in secret.get_secret_value()):
         raise RefusedError("has a line break or a character outside ASCII", "write the bare value")
@@ -201,4 +207,5 @@ HeaderName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), Aft
 ChainHeader = Annotated[HeaderName, AfterValidator(_chain_header)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value)]
 CollectorUrl = Annotated[str, AfterValidator(_collector)]
+UrlPath = Annotated[str, AfterValidator(_url_path)]
 BaseUrl = Annotated[str, AfterValidator(lambda text: parse_worker_url(text).url)]

@@ -165,6 +165,7 @@ def _configured(config: Config) -> tuple[dict[str, str], tuple[Target, ...]]:
             pool=pool.name,
             max_total_tokens=pool.max_total_tokens,
             has_key=worker.name in keys,
+            health_path=pool.health_path,
         )
         for model in topology.models
         for pool in model.pools
@@ -188,7 +189,12 @@ def _found_targets(
 ) -> tuple[Target, ...]:
     """The workers that a running gateway has found. No key is sent where only its state says that a worker is."""
     return tuple(
-        replace(target, aliases=searched[where][0], has_key=None if searched[where][1].worker_key else False)
+        replace(
+            target,
+            aliases=searched[where][0],
+            has_key=None if searched[where][1].worker_key else False,
+            health_path=searched[where][1].health_path,
+        )
         for target in running
         if (where := (target.model, target.pool)) in searched
     )
@@ -229,7 +235,7 @@ class _Look:
     async def _at_worker(self, target: Target, key: str | None) -> WorkerSeen:
         async with self._room:
             ask_it = partial(ask, self._session, key=key)
-            health = await ask_it(f"{target.url}/health", self._patience.first)
+            health = await ask_it(f"{target.url}{target.health_path}", self._patience.first)
             if isinstance(health, Failure):
                 return WorkerSeen(target=target, health=health)
             paths = ("/version", "/v1/models", "/metrics")

@@ -20,7 +20,7 @@ from proxy.overlay import Overlay, keep_overlay
 from proxy.probe import WorkerCells, WorkerProbe
 from proxy.published import publish
 from proxy.rundir import CONTROL_CELLS
-from routing.topology import Topology, Worker
+from routing.topology import Pool, Topology, Worker
 from telemetry.catalog import Writer
 from telemetry.cells import Cells, create_cells
 from telemetry.layout import Layout, slot
@@ -65,7 +65,7 @@ class Fleet:
         self._run_dir = run_dir
         self._view = view
         self._session = session
-        self._probing: dict[tuple[str, str, str | None], _Probing] = {}  # by name, address and key
+        self._probing: dict[tuple[str, str, str | None, str], _Probing] = {}  # by name, address, key and path
         keep_found(run_dir, self._found)
         publish(run_dir, self.topology)
         self._probe_workers()
@@ -95,7 +95,7 @@ class Fleet:
 
     def kv_tokens(self) -> dict[str, float]:
         """How many tokens the KV caches of workers hold, by name, as far as they have said it themselves."""
-        return {name: each.probe.kv_tokens for (name, _, _), each in self._probing.items() if each.probe.kv_tokens}
+        return {name: each.probe.kv_tokens for (name, *_), each in self._probing.items() if each.probe.kv_tokens}
 
     def reload(self, configured: Topology) -> None:
         """Put another configuration in force, changes made by hand over it. Raises OSError; nothing has changed then."""
@@ -150,7 +150,7 @@ class Fleet:
         spread = min(_FIRST_PROBES_SECONDS, 0.002 * len(self.topology.workers))
         for pool in self.topology.pools:
             for worker in pool.workers:
-                which = (worker.name, worker.url, pool.worker_key)
+                which = (worker.name, worker.url, pool.worker_key, pool.health_path)
                 if vanished and (pool.model, pool.name, worker.url) in vanished:
                     for cell in _SAID:
                         self.cells.values[layout.worker_base(worker.index) + cell] = nan
@@ -161,12 +161,14 @@ class Fleet:
                     kept.probe.write_to(cells)
                     self._probing[which] = kept
                 else:
-                    self._probing[which] = self._begin(worker, cells, pool.worker_key, spread)
+                    self._probing[which] = self._begin(worker, cells, pool, spread)
         for gone in before.values():
             gone.task.cancel()
 
-    def _begin(self, worker: Worker, cells: WorkerCells, worker_key: str | None, spread_seconds: float) -> _Probing:
-        probe = WorkerProbe(worker, session=self._session, cells=cells, worker_key=worker_key)
+    def _begin(self, worker: Worker, cells: WorkerCells, pool: Pool, spread_seconds: float) -> _Probing:
+        probe = WorkerProbe(
+            worker, session=self._session, cells=cells, worker_key=pool.worker_key, health_path=pool.health_path
+        )
         delay = random.uniform(0.0, spread_seconds)  # noqa: S311 -- jitter
         return _Probing(probe, asyncio.create_task(probe.run(delay)))
 

@@ -65,6 +65,7 @@ class Target:
     pool: str
     aliases: tuple[str, ...] = ()
     max_total_tokens: int | None = None
+    health_path: str = "/health"  # that says whether it is well
     has_key: bool | None = False  # a worker_key is sent; None: not known, and none is sent here
 
 

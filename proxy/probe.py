@@ -203,6 +203,7 @@ class WorkerProbe:
         session: aiohttp.ClientSession,
         cells: WorkerCells,
         worker_key: str | None = None,
+        health_path: str = "/health",
         timing: Timing | None = None,
     ) -> None:
         self.health = HealthState()
@@ -212,6 +213,7 @@ class WorkerProbe:
         self._session = session
         self._cells = cells
         self._timing = timing or Timing()
+        self._health_path = health_path
         self._headers = {"Accept-Encoding": "identity"}
         if worker_key is not None:
             self._headers["Authorization"] = f"Bearer {worker_key}"
@@ -264,7 +266,7 @@ class WorkerProbe:
     async def _health_failure(self) -> str | None:
         """Return why the worker is not well; ``None`` when it is. Raises _OwnShortageError when it could not be asked."""
         try:
-            async with self._get("/health", self._timing.health_seconds) as response:
+            async with self._get(self._health_path, self._timing.health_seconds) as response:
                 return None if response.status == 200 else f"its health check answered {response.status}"
         except TimeoutError:
             return f"its health check did not answer within {self._timing.health_seconds:g} s"

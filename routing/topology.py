@@ -82,6 +82,7 @@ class Pool:
     session_header: str | None = None  # lower case; names the session of a request, for the policy `session`
     asks_usage: bool = True  # ask workers for usage in streams that did not, and take it out again
     worker_key: str | None = field(default=None, repr=False)  # sent as Bearer to the workers
+    health_path: str = "/health"  # that says by 200 whether a worker is well
     finds_workers: bool = False  # they are found while the gateway runs; there may be none
     limits: Limits = field(default_factory=Limits)
     admission: Admission = field(default_factory=Admission)

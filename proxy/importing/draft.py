@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _NO_KEYS = {"", "empty", "none", "null", "dummy", "no-key", "not-needed", "sk-no-key-required"}
+_MOST_ATTEMPTS = 100
+_USUAL_MAX_EJECTION_SECONDS = 300
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?|os\.environ/([A-Za-z_][A-Za-z0-9_]*)")
 _URL = re.compile(r"([a-z+]+)://(.*)", re.DOTALL | re.IGNORECASE)
 
@@ -65,6 +67,16 @@ class Draft:
     def set(self, section: str, name: str, value: Any) -> None:
         """One setting of a section such as ``limits``."""
         self.settings.setdefault(section, {})[name] = value
+
+    def attempts(self, retries: int) -> None:
+        """So many retries, as far as there may be."""
+        self.set("retries", "max_attempts", min(retries + 1, _MOST_ATTEMPTS))
+
+    def ejection(self, pause_seconds: float) -> None:
+        """How long a worker that failed is left out, the first time; its bound goes along where it would be below."""
+        self.set("health", "ejection_seconds", pause_seconds)
+        if pause_seconds > _USUAL_MAX_EJECTION_SECONDS:
+            self.set("health", "max_ejection_seconds", pause_seconds)
 
     def worker_key(self, written: Any, where: str, variable: str) -> str | None:
         """What `worker_key` becomes: the variable that is named, or one of this name for a key in the clear; None for none."""

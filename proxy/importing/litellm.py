@@ -174,14 +174,14 @@ def _aliases(aliases: dict[str, Any], groups: dict[str, Any], models: dict[str, 
 def _settings(router: dict[str, Any], module: dict[str, Any], draft: Draft) -> None:
     both = {**module, **router}
     if (retries := both.get("num_retries")) is not None and isinstance(retries, int) and retries >= 0:
-        draft.set("retries", "max_attempts", retries + 1)
+        draft.attempts(retries)
     timeout = seconds(router.get("timeout")) or seconds(module.get("request_timeout"))
     if timeout is not None:
         draft.set("limits", "total_seconds", timeout)
     if isinstance(fails := both.get("allowed_fails"), int) and fails >= 0:
         draft.set("health", "failures_in_row", fails + 1)
     if (cooldown := seconds(both.get("cooldown_time"))) is not None:
-        draft.set("health", "ejection_seconds", cooldown)
+        draft.ejection(cooldown)
     known = {
         "num_retries",
         "timeout",

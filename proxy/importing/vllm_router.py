@@ -150,13 +150,14 @@ def _limits(options: dict[str, list[str]], draft: Draft) -> None:
             draft.set(section, setting, count)
     for name, section, setting in (
         ("request-timeout-secs", "limits", "total_seconds"),
-        ("cb-timeout-duration-secs", "health", "ejection_seconds"),
         ("queue-timeout-secs", "admission", "queue_seconds"),
     ):
         if (found := seconds(_last(options, name))) is not None:
             draft.set(section, setting, found)
     if (retries := _count(options, "retry-max-retries")) is not None:
-        draft.set("retries", "max_attempts", retries + 1)
+        draft.attempts(retries)
+    if (pause := seconds(_last(options, "cb-timeout-duration-secs"))) is not None:
+        draft.ejection(pause)
     if "disable-retries" in options:
         draft.set("retries", "max_attempts", 1)
     if "disable-circuit-breaker" in options:

@@ -119,3 +119,43 @@ async def test_a_production_stack_in_a_cluster_finds_its_engines(workers, tmp_pa
     assert found["service"] == "prod-opt125m-engine-service"
     assert answer.status == 200
     assert asked(workers[0]) == [("opt", "Bearer for-vllm")]
+
+
+def observing(old: str, **pool: Any) -> dict[str, Any]:
+    """The configuration of the how-to, before this address; less its listener."""
+    page = (ROOT / "docs/how-to/move-in.md").read_text()
+    settings = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    settings["models"][0]["pools"][0].update(workers=[old], **pool)
+    del settings["listen"]
+    return settings
+
+
+async def test_a_gateway_before_another_one_sees_and_changes_nothing(workers, tmp_path):
+    """The how-to's configuration before a gateway that wants a key: the same body comes back, with a record of its own."""
+    hashed = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"  # of "key"
+    old = {"keys": [{"name": "observer", "sha256": hashed}], "models": [{"name": "my-model", "workers": [workers[0].url]}]}
+
+    async with (
+        running_gateway(old) as behind,
+        running_gateway(observing(behind.base_url, health_path="/livez"), environ={"OLD_KEY": "key"}) as gateway,
+    ):
+        answer = await ask(gateway.base_url, "my-model")
+        direct = await ask(behind.base_url, "my-model", ("Authorization", "Bearer key"))
+        (record,) = await gateway.records(1)
+
+    assert (answer.status, answer.body) == (200, direct.body)
+    assert (record["outcome"], record["pool"], record["prompt_tokens"]) == ("ok", "as-it-is", 5)
+
+
+async def test_what_is_no_vllm_is_asked_where_it_says_how_it_is(workers):
+    """LiteLLM's /health sends requests to every model; here it would say that the worker is down."""
+    workers[0].health_status = 503
+    workers[0].models_page = {"object": "list", "data": []}
+    settings = observing(workers[0].url, health_path="/v1/models")
+
+    async with running_gateway(settings, environ={"OLD_KEY": "key"}) as gateway:
+        await gateway.metrics_when(lambda metrics: metrics.value("ridgeline_worker_up") == 1)
+        answer = await ask(gateway.base_url, "my-model")
+
+    assert answer.status == 200
+    assert "/health" not in {probe.path for probe in workers[0].probes}

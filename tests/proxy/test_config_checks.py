@@ -316,3 +316,13 @@ def test_a_pattern_that_is_none_is_found_when_the_file_is_read():
     (problem,) = problems(text % "(")
     assert "models[0].tokenizer: has a pattern that is no regular expression: " in problem
     assert problem.endswith("write it as tiktoken has it, or leave it out")
+
+
+def test_where_workers_are_asked_how_they_are_is_a_path():
+    """Nothing else, as it is asked of each worker."""
+    text = a_model(short="workers: [http://a], health_path: {}")
+
+    parse_config(text.replace("{}", "/health/liveliness"), {}, "file.yaml")
+    (problem,) = problems(text.replace("{}", "'http://elsewhere/health'"))
+
+    assert "health_path: is no path of a URL; write it like /health" in problem

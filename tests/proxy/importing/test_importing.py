@@ -178,6 +178,16 @@ def test_the_command_line_of_vllm_router_is_found_in_a_deployment():
     assert left_out(draft) == {"--selector", "--wasm-middleware"}
 
 
+def test_figures_beyond_what_may_be_are_brought_within():
+    """So that something is written: many retries, and a pause that is longer than its usual bound."""
+    line = "vllm-router --worker-urls http://a:1 --retry-max-retries 1000 --cb-timeout-duration-secs 900"
+
+    draft = from_text(Kind.VLLM_ROUTER, line)
+
+    assert draft.settings["retries"] == {"max_attempts": 100}
+    assert draft.settings["health"] == {"ejection_seconds": 900, "max_ejection_seconds": 900}
+
+
 def test_pairs_of_prefill_and_decode_alone_are_nothing_to_import():
     """They are not served as if each could do both."""
     with pytest.raises(NothingToImportError, match="prefill and decode"):
