@@ -13,7 +13,7 @@ import pytest
 from tests.deploy.dockerfile import ROOT
 from tests.http1 import chunk, last_chunk
 from tests.integration.answers import DONE, chat_answer, chat_events, event, sse_head, usage_of
-from tests.integration.gateway import Gateway, _free_ports, running_gateway
+from tests.integration.gateway import Gateway, free_ports, running_gateway
 from tests.integration.raw_client import RawClient, request_bytes
 from tests.integration.scripted_worker import ScriptedWorker
 from tests.integration.steps import Hang, Send, Until
@@ -46,7 +46,7 @@ async def nginx_before(gateway: Gateway, folder: Path) -> AsyncIterator[str]:
     program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
     if program is None:
         pytest.skip("nginx is not installed (Debian package nginx-light)")  # a failure under REQUIRE_REAL=1
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     text = DELIVERED.read_text().replace("127.0.0.1:8080", gateway.base_url.removeprefix("http://"))
     (folder / "ridgeline.conf").write_text(text.replace("listen 80;", f"listen 127.0.0.1:{port};"))
     (folder / "nginx.conf").write_text(WHOLE.format(folder=folder))
