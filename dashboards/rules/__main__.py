@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from dashboards.grafana.boards import panel_path
 from dashboards.grafana.links import runbook_url
 from dashboards.rules.groups import alert_groups, recording_groups
 from dashboards.rules.rule import Alert, Clock, Group, Recording
@@ -57,8 +58,20 @@ def _rule(rule: Recording | Alert, clock: Clock) -> Mapping[str, Any]:
     if rule.keep is not None:
         whole["keep_firing_for"] = clock(rule.keep)
     whole["labels"] = {"severity": rule.severity.value, **rule.labels}
-    whole["annotations"] = {"summary": rule.summary, "description": rule.description, "runbook_url": runbook_url(rule.name)}
+    whole["annotations"] = {
+        "summary": rule.summary,
+        "description": rule.description,
+        "runbook_url": runbook_url(rule.name),
+        "dashboard": _dashboard(rule),
+    }
     return whole
+
+
+def _dashboard(rule: Alert) -> str:
+    """Path in Grafana of the panel that shows the reason, for what the alert names: it has the labels that its texts use."""
+    texts = rule.summary + rule.description
+    used = [name for name in ("model", "pool", "worker") if f"$labels.{name}" in texts]
+    return panel_path(rule.name, {name: f"{{{{ $labels.{name} | urlquery }}}}" for name in used})
 
 
 def main(arguments: list[str]) -> int:

@@ -6,9 +6,11 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 
 from dashboards.grafana import gpus
-from dashboards.grafana.boards import BOARDS
+from dashboards.grafana.boards import BOARDS, panel_path
+from dashboards.rules.__main__ import FOLDER
 from dashboards.rules.groups import alert_groups, alert_names, recording_groups
 from dashboards.rules.rule import Clock
 from telemetry.catalog import EXPOSED
@@ -71,3 +73,35 @@ def test_each_alert_has_a_panel_that_shows_its_reason():
     shown = {alert for board in BOARDS for panel in board.panels for alert in panel.alerts}
 
     assert shown == set(alert_names())
+
+
+def test_each_alert_leads_to_its_panel():
+    """By board and number, for the model, pool and worker that it names; the panel there links back to the alert's runbook."""
+    for group in yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"]:
+        for rule in group["rules"]:
+            found = re.fullmatch(r"/d/([a-z-]+)\?viewPanel=(\d+)(&var-.*)?", rule["annotations"]["dashboard"])
+            assert found is not None
+            dashboard = dashboards()[f"{found[1]}.json"]
+            (panel,) = [panel for panel in panels(dashboard) if panel["id"] == int(found[2])]
+            assert rule["annotations"]["runbook_url"] in {link["url"] for link in panel["links"]}
+            known = {variable["name"] for variable in dashboard["templating"]["list"]}
+            for name, value in re.findall(r"&var-(\w+)=([^&]*)", found[3] or ""):
+                assert name in known
+                assert value == f"{{{{ $labels.{name} | urlquery }}}}"
+
+
+def test_an_alert_of_a_worker_leads_to_the_board_of_workers():
+    """Where several boards show the reason, the one that can choose what the alert names is the right one."""
+    chosen = {"model": "m", "worker": "w"}
+
+    assert re.fullmatch(
+        r"/d/ridgeline-worker\?viewPanel=\d+&var-model=m&var-worker=w", panel_path("RidgelineWorkerDown", chosen)
+    )
+    assert re.fullmatch(r"/d/ridgeline-on-call\?viewPanel=\d+&var-model=m", panel_path("RidgelineWorkerDown", {"model": "m"}))
+    assert re.fullmatch(r"/d/ridgeline-gateway\?viewPanel=\d+", panel_path("RidgelineControlBehind", {"worker": "w"}))
+
+
+def test_an_alert_without_a_panel_is_a_mistake():
+    """Nobody is sent to a panel that there is not."""
+    with pytest.raises(LookupError, match="RidgelineNothing"):
+        panel_path("RidgelineNothing", {})
