@@ -12,6 +12,7 @@ import typer
 from proxy.importing.command import import_config
 from proxy.planning.command import plan
 from proxy.probing.command import probe
+from proxy.replaying.command import replay
 
 app = typer.Typer(
     name="ridgeline",
@@ -139,6 +140,7 @@ def top(
 app.command()(plan)
 app.command("import")(import_config)
 app.command()(probe)
+app.command()(replay)
 
 
 @app.command(

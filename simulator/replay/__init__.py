@@ -1,0 +1,1 @@
+"""`ridgeline replay`: recorded request shapes, without content, served again in virtual time by other pools and policies."""
