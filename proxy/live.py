@@ -11,12 +11,14 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic, process_time, time
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
-from dashboards.live.findings import Finding, Findings, Headline, headline
-from dashboards.live.fleet import Around, FleetView, GatewayFacts, KeyView, PoolView, Since, build
+from dashboards.live.finding import Finding
+from dashboards.live.findings import Findings, Headline, headline
+from dashboards.live.fleet import Around, GatewayFacts, KeyView, PoolView, Since, build
 from dashboards.live.hour import Hour, Minute
 from dashboards.live.phases import row_of
 from dashboards.live.why import Why, why
@@ -29,6 +31,7 @@ from telemetry.prefix_drift import Drift
 from telemetry.record import RequestRecord
 from telemetry.wellformed import well_formed
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 MOST_VIEWERS = 16
@@ -201,24 +204,29 @@ class LiveFeed:
         self.window.turn(monotonic())
         around = Around(
             snapshot=snapshot,
-            conditions=self._view.conditions(),
+            condition_of=self._view.condition_reader(),
             hardware=self._judge.hardware(),
             processes=self._view.processes,
             log_lines_dropped=self._view.log_lines_dropped,
             now_unix_seconds=time(),
         )
         began_at, cost = process_time(), 0.0
-        view: FleetView | None = None
-        for made in build(around, self.window, self._since):
-            view = made
-            if made is None:
+
+        async def made(steps: Iterable[T | None]) -> T:
+            """What a computation in steps ends with, letting the loop run between two of them."""
+            nonlocal began_at, cost
+            for step in steps:
+                if step is not None:
+                    return step
                 cost += process_time() - began_at
                 await asyncio.sleep(0)
                 began_at = process_time()
-        assert view is not None  # noqa: S101 -- the last that is made
+            raise AssertionError("the last step has a result")
+
+        view = await made(build(around, self.window, self._since))
         self._hour.look(snapshot, around.now_unix_seconds)
         drifts = self._watch.view()
-        findings = self._findings.look(view, drifts, self._hour)
+        findings = await made(self._findings.steps(view, drifts, self._hour))
         self._looks += 1
         self._fleet = msgspec.json.encode(
             _Shown(

@@ -222,6 +222,12 @@ class GatewayView:
         arrays = [array for array in scene.serving.by_slot() if array is not None]
         return {worker.name: condition_of(scene.layout, worker, arrays) for worker in scene.topology.workers}
 
+    def condition_reader(self) -> Callable[[Worker], tuple[Condition, int]]:
+        """The same for one worker of the topology that is shown, as of now."""
+        scene = self._shown
+        arrays = [array for array in scene.serving.by_slot() if array is not None]
+        return lambda worker: condition_of(scene.layout, worker, arrays)
+
     def records(self) -> bytes:
         """Return the newest records, newest first, as JSON."""
         return b"[" + b",".join(map(json_object, reversed(self.recent))) + b"]"

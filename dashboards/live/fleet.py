@@ -5,7 +5,7 @@ Pure: made from a snapshot of the cells, the window of the last requests and wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 
@@ -19,7 +19,7 @@ from telemetry.layout import Layout, slot
 from telemetry.points import Array, Snapshot
 from telemetry.record import Outcome
 
-_SLICE = 50  # workers, after which whoever builds this may let others run
+_SLICE = 10  # workers, after which whoever builds this may let others run
 
 _UP, _RUNNING, _WAITING, _KV = (
     slot(f"ridgeline_worker_{name}") for name in ("up", "running_requests", "waiting_requests", "kv_usage_ratio")
@@ -160,7 +160,7 @@ class Around:
     """What a view is made from, beside the window."""
 
     snapshot: Snapshot
-    conditions: Mapping[str, tuple[Condition, int]]  # of each worker, and how many processes leave it out
+    condition_of: Callable[[Worker], tuple[Condition, int]]  # and how many processes leave it out
     hardware: Mapping[tuple[str, str], str]  # of a pool
     processes: int
     log_lines_dropped: int
@@ -227,7 +227,7 @@ def _worker(worker: Worker, cells: _Cells, glimpse: Glimpse, around: Around, sin
     base = cells.layout.worker_base(worker.index)
     sums = glimpse.sums
     up = cells.said(base + _UP)
-    code, reason = _state(worker, up, around.conditions.get(worker.name), len(cells.serving))
+    code, reason = _state(worker, up, around.condition_of(worker), len(cells.serving))
     return WorkerView(
         worker=worker.name,
         source=worker.source,
@@ -250,9 +250,9 @@ def _worker(worker: Worker, cells: _Cells, glimpse: Glimpse, around: Around, sin
     )
 
 
-def _state(worker: Worker, up: float | None, condition: tuple[Condition, int] | None, serving: int) -> tuple[str, str]:
+def _state(worker: Worker, up: float | None, condition: tuple[Condition, int], serving: int) -> tuple[str, str]:
     """A word for a worker's state, and what that means."""
-    found, count = condition or (Condition.WELL, 0)
+    found, count = condition
     of_all = "" if count >= serving else f" (so {count} of {serving} serving processes)"
     if up == 0.0:
         return "down", "its health check fails, or nothing answers at its address"

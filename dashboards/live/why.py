@@ -249,7 +249,8 @@ def _summary(
     if causes and causes[0].cause == "facts":
         return (
             f"{_FIGURES[flagged.figure]} took {seconds(flagged.measured_seconds)}, "
-            f"less than the {seconds(flagged.floor_seconds)} that physics allows: the configured hardware is wrong."
+            f"less than the {seconds(flagged.floor_seconds)} that physics allows: "
+            f"if it is not alone in that, the configured hardware is wrong."
         )
     told = [f"{seconds(cause.seconds)}: {cause.what}" for cause in causes if cause.share_ratio >= _WORTH_SAYING]
     whole = "" if flagged.figure != "tpot" else " over all tokens"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from operator import add
 
 import msgspec
 
@@ -54,7 +55,6 @@ class Figure(msgspec.Struct, frozen=True, gc=False):
     attained_p50_ratio: float | None  # expected over measured, request by request, whatever was in their way
     measured: Spread
     expected: Spread | None
-    floor: Spread | None
 
 
 class Sums(msgspec.Struct, gc=False):
@@ -73,6 +73,9 @@ class Sums(msgspec.Struct, gc=False):
         """Add another's."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+_NOTHING: list[list[int]] = [[0] * _BUCKETS for _ in range(_KINDS)]
 
 
 class _Half:
@@ -105,7 +108,7 @@ class Glimpse:
     __slots__ = ("_counts", "causes", "outcomes", "sums")
 
     def __init__(self) -> None:
-        self._counts: list[list[int]] = [[0] * _BUCKETS for _ in range(_KINDS)]
+        self._counts: list[list[int]] = _NOTHING
         self.sums = Sums()
         self.causes: dict[str, int] = {}
         self.outcomes: dict[str, int] = {}
@@ -115,9 +118,10 @@ class Glimpse:
         if other.sums.requests == 0:
             return
         theirs = other.counts if isinstance(other, _Half) else other._counts
-        self._counts = [
-            [a + b for a, b in zip(mine, more, strict=True)] for mine, more in zip(self._counts, theirs, strict=True)
-        ]
+        if self.sums.requests == 0:
+            self._counts = theirs  # replaced below before it is ever changed
+        else:
+            self._counts = [list(map(add, mine, more)) for mine, more in zip(self._counts, theirs, strict=True)]
         self.sums.add(other.sums)
         for own, more in ((self.causes, other.causes), (self.outcomes, other.outcomes)):
             for name, count in more.items():
@@ -246,7 +250,6 @@ def _figure(measured: list[int], expected: list[int], floor: list[int], attained
         quantile(attained, compared, 0.5, SHARE_BOUNDS) if compared else None,
         _spread(measured),
         _spread(expected) if judged else None,
-        _spread(floor) if judged else None,
     )
 
 

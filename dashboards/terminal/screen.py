@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards import thresholds
-from dashboards.live.findings import Finding, Headline
+from dashboards.live.finding import Finding
+from dashboards.live.findings import Headline
 from dashboards.live.fleet import GatewayFacts, KeyView, PoolView, WorkerView
 from dashboards.live.window import Figure, Sums
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -16,8 +17,14 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from proxy.admin import admin_app
 from proxy.drifting import DriftWatch
+from proxy.fleet import open_control_cells
 from proxy.judging import Judge
 from proxy.live import LiveFeed
+from proxy.observer import GatewayView
+from proxy.rundir import serving_cells
+from telemetry.catalog import Writer
+from telemetry.cells import create_cells
+from telemetry.layout import Layout
 from telemetry.record import Outcome
 from tests.dashboards.live.requests_made import a_record
 from tests.proxy.fleets import a_topology, eventually, running_fleet
@@ -185,3 +192,33 @@ async def test_an_explanation_survives_text_that_is_no_text(page):
 
     assert answer.status == 200
     assert "stopped before it was complete" in (await answer.json())["summary"]
+
+
+async def test_a_large_fleet_holds_nobody_up(tmp_path):
+    """With 600 workers that all had requests, no turn of the loop computes for longer than 5 ms."""
+    large = a_topology({"default": [f"w-{number}" for number in range(600)]})
+    cells = open_control_cells(tmp_path, large)
+    create_cells(serving_cells(tmp_path, 0), Layout.of(large), Writer.SERVING)
+    view = GatewayView(version="1", run_dir=tmp_path, processes=1, topology=large, control=cells.values, log_dropped=lambda: 0)
+    feed = LiveFeed(view, Judge(), DriftWatch())
+    slow = {"ttft_expected_seconds": 0.05, "ttft_floor_seconds": 0.01, "deviations": ("ttft",)}
+    feed.take([a_record(f"r-{number}", worker=f"w-{number % 600}", **slow) for number in range(6000)])
+    turns: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            began_at = process_time()
+            await asyncio.sleep(0)
+            turns.append(process_time() - began_at)
+
+    async def longest() -> float:
+        turns.clear()
+        await feed._look()
+        return max(turns)
+
+    watching = asyncio.create_task(watch())
+    try:
+        assert min([await longest() for _ in range(3)]) < 0.005
+    finally:
+        watching.cancel()
+    assert len(turns) > 60

@@ -61,7 +61,7 @@ function fillRow(row, pool, worker, scales, now) {
       h("button", { type: "button", class: "plain", title: "Show only this worker", on: { click: () => { setFilter("worker", worker.worker); showFilters(); dispatchEvent(new Event("filters")); } } }, worker.worker),
       h("span", { class: `state ${state.code}`, title: state.reason }, h("i", { "aria-hidden": "true" }), `${STATES[state.code] ?? state.code}${since}`),
       state.code === "ok" ? null : h("span", { class: "reason" }, state.reason),
-      causes.length ? h("span", { class: "reason" }, `${worker.lately.deviating} slow: ${causes[0][0].replaceAll("_", " ")}`) : null,
+      causes.length ? h("span", { class: "reason" }, `${worker.lately.deviating} far off: ${causes[0][0].replaceAll("_", " ")}`) : null,
       worker.lately.failed ? h("span", { class: "reason critical" }, `${worker.lately.failed} failed`) : null),
     figureCell("TTFT", worker.ttft, scales.ttft, `hit ${percent(worker.hit_ratio)}`),
     figureCell("TPOT", worker.tpot, scales.tpot, null),
@@ -105,7 +105,7 @@ function fillCard(card, pool, now) {
     fact("Hit share", percent(pool.hit_ratio), ["of prompt tokens", ...(lately.hit_unknown ? [`${lately.hit_unknown} not known`] : [])]),
     fact("TPOT median", medianOf(pool.tpot), limits(pool.tpot)),
     fact("Attained, worst", percent(least), ["expected over", "measured"], level(least)),
-    fact("Requests", whole(lately.requests), [`${lately.failed} failed`, `${lately.deviating} far too slow`], lately.failed ? "critical" : ""),
+    fact("Requests", whole(lately.requests), [`${lately.failed} failed`, `${lately.deviating} far off`], lately.failed ? "critical" : ""),
     fact("In flight", whole(pool.in_flight_requests), pool.queued_requests ? `${whole(pool.queued_requests)} wait here` : "none waits here", pool.queued_requests ? "warning" : ""),
     fact("Since start", whole(pool.totals.requests), `hit ${percent(pool.totals.hit_ratio)}`),
   );

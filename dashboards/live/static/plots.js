@@ -6,16 +6,22 @@ import { clock, percent, seconds } from "./format.js";
 const WIDTH = 168;
 const HEIGHT = 30;
 
+// Buckets grow by a quarter, from a quarter of a millisecond: where among them a duration lies.
+function place(value) {
+  return Math.log(value / 0.00025) / Math.log(1.25) + 1;
+}
+
 // The part of the buckets in which any of these figures has something.
 export function range(figures) {
   let first = Infinity;
   let last = -Infinity;
   for (const figure of figures) {
-    for (const spread of [figure?.measured, figure?.expected, figure?.floor]) {
+    for (const spread of [figure?.measured, figure?.expected]) {
       if (!spread) continue;
       first = Math.min(first, spread.first);
       last = Math.max(last, spread.first + spread.counts.length);
     }
+    if (figure?.floor_p50_seconds) first = Math.min(first, Math.floor(place(figure.floor_p50_seconds)));
   }
   return last > first ? [first - 1, last + 1] : null;
 }
@@ -49,11 +55,8 @@ export function spread(figure, between, name) {
     });
     svg.append(s("path", { class: "expected", d: `${path}L${x(figure.expected.first + figure.expected.counts.length)} ${HEIGHT}` }));
   }
-  if (figure.floor) {
-    let seen = 0;
-    const half = figure.floor.counts.reduce((sum, value) => sum + value, 0) / 2;
-    const middle = figure.floor.counts.findIndex((value) => (seen += value) >= half);
-    const at = x(figure.floor.first + middle + 0.5);
+  if (figure.floor_p50_seconds) {
+    const at = x(place(figure.floor_p50_seconds));
     svg.append(s("line", { class: "floor", x1: at, x2: at, y1: 1, y2: HEIGHT }));
   }
   return svg;

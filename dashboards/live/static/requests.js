@@ -36,7 +36,8 @@ function hit(row) {
 function outcomeOf(row) {
   const isSlow = row.deviations.length > 0;
   const kind = row.outcome === "ok" ? (isSlow ? "slow" : "ok") : ["client_gone", "client_error", "rejected", "shutdown"].includes(row.outcome) ? "other" : "bad";
-  const text = row.outcome === "ok" ? (isSlow ? `slow: ${words(row.causes[0]?.[0] ?? "")}` : "ok") : words(row.outcome);
+  const cause = row.causes[0]?.[0] ?? "";
+  const text = row.outcome !== "ok" ? words(row.outcome) : !isSlow ? "ok" : cause === "facts" ? "too fast" : `slow: ${words(cause)}`;
   return h("span", { class: `outcome ${kind}` }, text, row.outcome !== "ok" && row.reason ? h("small", null, words(row.reason)) : null);
 }
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dashboards.live.findings import Finding, Findings, Growth, headline
+from dashboards.live.finding import Finding, Growth
+from dashboards.live.findings import Findings, headline
 from dashboards.live.fleet import FleetView, GatewayFacts, PoolView, State, Totals, WorkerView
 from dashboards.live.hour import Hour, Minute
 from dashboards.live.window import Figure, Spread, Sums
@@ -109,7 +110,7 @@ FAULTS = [
     (
         "late_ttft",
         "TTFT above 1 s",
-        a_pool(a_worker(), hardware=None, ttft=Figure(9, 1.6, 2.0, 3.0, None, None, None, NOTHING, None, None)),
+        a_pool(a_worker(), hardware=None, ttft=Figure(9, 1.6, 2.0, 3.0, None, None, None, NOTHING, None)),
     ),
 ]
 
@@ -142,7 +143,9 @@ def test_the_gateway_itself_is_looked_at(gateway: dict[str, Any], kind: str) -> 
 @pytest.mark.parametrize(
     ("causes", "peer", "peer_slow", "cause"),
     [
-        ({"unexplained": 10, "batch": 5}, 1.0, 0, "batch"),
+        ({"unexplained": 10, "kv_pressure": 5}, 1.0, 0, "kv_pressure"),
+        ({"unexplained": 10, "batch": 5}, 1.0, 0, "slower_than_peers"),
+        ({"unexplained": 10, "batch": 5}, 1.0, 40, "batch"),
         ({"unexplained": 10, "batch": 1}, 1.0, 40, "slower_than_peers"),
         ({"unexplained": 10}, 1.0, 40, "slower_than_peers"),
         ({"unexplained": 10}, None, 5, "slower_than_peers"),
@@ -162,16 +165,27 @@ def test_a_slow_worker_has_a_cause_where_one_is_known(
     assert found.cause == cause
 
 
+def test_a_worker_with_more_to_do_is_not_called_slow() -> None:
+    """What it has more of is what makes its requests slow."""
+    busy = {**SLOW, "causes": {"engine_queue": 18}, "lately": Sums(requests=40, deviating=20, prompt_tokens=90_000)}
+    idle = a_worker("w-1", lately=Sums(requests=40, prompt_tokens=10_000))
+
+    causes = [found.cause for found in found_in(a_view(a_pool(a_worker(**busy), idle)))]
+
+    assert causes == ["engine_queue"]
+
+
 def test_what_most_workers_suffer_from_is_said_once() -> None:
     """Of the pool; one worker alone is named."""
     batch = {**SLOW, "causes": {"batch": 20}}
     lately = Sums(requests=120, deviating=60)
 
     together = found_in(a_view(a_pool(*(a_worker(f"w-{number}", **batch) for number in range(3)), lately=lately)))
-    alone = found_in(a_view(a_pool(a_worker("w-0", **batch), a_worker("w-1"), a_worker("w-2"))))
+    kv = {**SLOW, "causes": {"kv_pressure": 20}}
+    alone = found_in(a_view(a_pool(a_worker("w-0", **kv), a_worker("w-1"), a_worker("w-2"))))
 
     assert [(finding.worker, finding.cause) for finding in together] == [(None, "batch")]
-    assert [(finding.worker, finding.cause) for finding in alone] == [("w-0", "batch")]
+    assert [(finding.worker, finding.cause) for finding in alone] == [("w-0", "kv_pressure")]
 
 
 def test_the_worst_comes_first() -> None:
@@ -188,7 +202,7 @@ def test_the_worst_comes_first() -> None:
         "worker_draining",
     ]
     told = headline(view, found)
-    assert told.text == "Worker w-0 takes requests and says nothing, though its health check answers, for 40 s"
+    assert told.text == "Worker w-0 takes requests and says nothing, though its health check answers (for 40 s)"
     assert (told.severity, told.more) == ("warning", 2)
 
 

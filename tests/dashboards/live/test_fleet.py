@@ -16,6 +16,7 @@ from telemetry.points import Snapshot
 from tests.dashboards.live.requests_made import a_record
 from tests.proxy.fleets import a_topology
 
+WELL = (Condition.WELL, 0)
 TWO = a_topology({"default": ["w-0", "w-1"]}, keys=["app-a"])
 
 
@@ -34,7 +35,7 @@ def view_of(
     arrays = tuple(cells(values) for values in ([{}] if serving is None else serving))
     around = Around(
         snapshot=Snapshot(topology, arrays, None if control is None else cells(control), "1.2.3"),
-        conditions=conditions or {},
+        condition_of=lambda worker: (conditions or {}).get(worker.name, WELL),
         hardware={("m", "default"): "h100-sxm"},
         processes=2,
         log_lines_dropped=0,
@@ -146,7 +147,7 @@ def test_a_large_fleet_lets_others_run() -> None:
     layout = Layout.of(large)
     around = Around(
         snapshot=Snapshot(large, ([0.0] * layout.size,), None, "1"),
-        conditions={},
+        condition_of=lambda _: WELL,
         hardware={},
         processes=1,
         log_lines_dropped=0,
@@ -155,4 +156,4 @@ def test_a_large_fleet_lets_others_run() -> None:
 
     made = list(build(around, Window(), Since()))
 
-    assert [each is None for each in made] == [True] * 12 + [False]
+    assert [each is None for each in made] == [True] * 60 + [False]

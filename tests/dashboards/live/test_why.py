@@ -113,4 +113,4 @@ def test_a_beaten_floor_accuses_the_configuration() -> None:
     quick = with_fields(a_stream(), tpot_seconds=0.001, deviations=("tpot",), causes=(Cause("facts", 0.003),))
 
     assert "less than the 4.5" in explained(quick).summary
-    assert "configured hardware is wrong" in explained(quick).summary
+    assert "if it is not alone in that, the configured hardware is wrong" in explained(quick).summary

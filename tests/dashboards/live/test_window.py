@@ -43,7 +43,7 @@ def test_a_figure_stands_beside_its_limits() -> None:
     assert unknown is not None
     assert known.floor_p50_seconds == pytest.approx(0.04, rel=0.25)
     assert known.expected_p50_seconds == pytest.approx(0.1, rel=0.25)
-    assert (unknown.floor_p50_seconds, unknown.expected_p50_seconds, unknown.floor) == (None, None, None)
+    assert (unknown.floor_p50_seconds, unknown.expected_p50_seconds, unknown.expected) == (None, None, None)
     assert a_window().glimpse("w-0").ttft is None
 
 

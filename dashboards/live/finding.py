@@ -1,0 +1,104 @@
+"""One thing that is wrong in the fleet, how bad it is, and whether what is counted happens now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import msgspec
+
+from dashboards.live.fleet import PoolView, WorkerView
+
+_RECENT_SECONDS = 60.0  # something that is counted happened "now" for so long
+
+
+class Severity(IntEnum):
+    """How bad; the numbers are their order."""
+
+    CRITICAL = 0
+    WARNING = 1
+    NOTICE = 2
+
+
+# What is nearer to the cause comes first, among those that are as bad.
+_ORDER = (
+    *("gateway", "pool_down", "worker_down", "worker_silence", "worker_errors", "facts", "drift", "failing", "loop_lag"),
+    *("slow", "hit_drop", "kv", "queue", "waiting", "refused"),
+)
+_RANKS = {kind: rank for rank, kind in enumerate(_ORDER)}
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One thing that is wrong or worth knowing, and what to do about it."""
+
+    kind: str
+    severity: str
+    text: str  # a sentence without its full stop
+    advice: str
+    since_unix_seconds: float | None = None  # None: from before this control process looked first
+    model: str | None = None
+    pool: str | None = None
+    worker: str | None = None
+    key: str | None = None
+    cause: str | None = None
+
+
+def order_of(finding: Finding) -> tuple[int, int]:
+    """The worst first."""
+    return Severity[finding.severity.upper()], _RANKS.get(finding.kind, len(_RANKS))
+
+
+@dataclass(slots=True)
+class _Spell:
+    value: float
+    before: float  # as it was before it began to grow
+    at: float
+
+
+@dataclass(slots=True)
+class Growth:
+    """Tells by how much counters have grown lately: since they last stood still for a minute."""
+
+    _known: dict[tuple[str, ...], _Spell] = field(default_factory=dict)
+
+    def of(self, subject: tuple[str, ...], value: float, now: float) -> int:
+        """The growth of the spell that is under way; 0 when nothing was added for a minute, and at the first look."""
+        spell = self._known.get(subject)
+        if spell is None:
+            self._known[subject] = _Spell(value, value, now - _RECENT_SECONDS - 1.0)
+            return 0
+        if value != spell.value:
+            if now - spell.at > _RECENT_SECONDS:
+                spell.before = spell.value
+            spell.value, spell.at = value, now
+        return int(spell.value - spell.before) if now - spell.at <= _RECENT_SECONDS else 0
+
+
+def finding_of(
+    severity: Severity,
+    kind: str,
+    text: str,
+    advice: str,
+    pool: PoolView | None = None,
+    worker: WorkerView | None = None,
+    *,
+    since: float | None = None,
+    cause: str | None = None,
+) -> Finding:
+    """A finding about this pool and worker, or about the gateway."""
+    return Finding(
+        kind=kind,
+        severity=severity.name.lower(),
+        text=text,
+        advice=advice,
+        since_unix_seconds=since,
+        model=None if pool is None else pool.model,
+        pool=None if pool is None else pool.pool,
+        worker=None if worker is None else worker.worker,
+        cause=cause,
+    )
+
+
+def capital(text: str) -> str:
+    """The same as the beginning of a sentence; names within it stay as they are."""
+    return text[:1].upper() + text[1:]

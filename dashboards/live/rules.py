@@ -1,0 +1,192 @@
+"""What is looked at in the gateway, a pool and a worker, and what is said when it is not as it should be.
+
+Each rule looks at one thing and says it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from dashboards import thresholds
+from dashboards.live.finding import Finding, Growth, Severity, capital, finding_of
+from dashboards.live.fleet import GatewayFacts, PoolView, WorkerView
+from dashboards.live.hour import Minute
+from dashboards.live.words import OUTCOMES, cause_words, count, percent, seconds
+from telemetry.prefix_drift import Drift
+
+_LEAST_FAILED = 3
+_FAILED_RATIO = 0.05
+_LEAST_DEVIATING = 3
+_LEAST_BEATEN = 5  # fewer may be a token that came late and the next one at once
+_LOOP_LAG_SECONDS = 0.1
+_CONTROL_LAG_SECONDS = 1.0
+_KV_FULL_RATIO = 0.95
+_UNKNOWN_RATIO = 0.5
+_LEAST_HIT_TOKENS = 20_000  # prompt tokens of a minute, below which a hit share says nothing
+_BASELINE_MINUTES = 5
+_HIT_WORTH_RATIO = 0.2  # a usual hit share below it is not missed
+_HIT_DROP_RATIO = 0.5
+
+
+def gateway_findings(gateway: GatewayFacts, growth: Growth, now: float) -> Iterator[Finding]:
+    """Its processes, its own delays, what it lost, and requests that reached no pool."""
+    if gateway.serving == 0:
+        yield finding_of(
+            Severity.CRITICAL,
+            "gateway",
+            "No serving process is up: clients are not served",
+            "Look at the gateway's standard error.",
+        )
+    elif gateway.serving < gateway.processes:
+        text = f"Only {gateway.serving} of {gateway.processes} serving processes are up"
+        yield finding_of(
+            Severity.WARNING, "gateway", text, "Look at the gateway's standard error; the supervisor restarts them."
+        )
+    lag = gateway.loop_lag_seconds or 0.0
+    if lag >= _LOOP_LAG_SECONDS:
+        text = f"The gateway itself is late by up to {seconds(lag)}"
+        yield finding_of(Severity.WARNING, "loop_lag", text, cause_words("loop_lag").advice, cause="loop_lag")
+    control = gateway.control_lag_seconds or 0.0
+    if control >= _CONTROL_LAG_SECONDS:
+        text = f"The control process is late by up to {seconds(control)}: what is shown here is old, and probes are slow"
+        yield finding_of(Severity.NOTICE, "control_lag", text, "Give the machine more CPU.")
+    if lost := growth.of(("records",), gateway.records_dropped, now):
+        text = f"{count(lost, 'record')} of requests were lost: what is shown here is not all"
+        yield finding_of(Severity.NOTICE, "records_dropped", text, "The control process was away or behind; give it more CPU.")
+    if lost := growth.of(("log",), gateway.log_lines_dropped, now):
+        text = f"{count(lost, 'line')} of the request log were lost"
+        yield finding_of(Severity.NOTICE, "log_dropped", text, "Write log.path to a faster disk, or read the output faster.")
+    strays = sum(gateway.unrouted.values())
+    if missed := growth.of(("unrouted",), strays, now):
+        text = f"{count(missed, 'request')} reached no pool lately: unknown model, bad key or bad request"
+        yield finding_of(Severity.NOTICE, "unrouted", text, "See them in the list below: pool none.")
+
+
+def pool_findings(pool: PoolView, growth: Growth, now: float) -> Iterator[Finding]:
+    """Whether anybody serves it, who is refused or waits, and what it does not tell."""
+    able = [worker for worker in pool.workers if worker.state.code not in ("down", "errors", "silence")]
+    name = f"pool {pool.pool} of {pool.model}"
+    if not able:
+        what = "has no worker" if not pool.workers else f"has none of its {count(len(pool.workers), 'worker')} left"
+        advice = "Start workers, or see below why they are left out; requests for it are refused with 503."
+        yield finding_of(Severity.CRITICAL, "pool_down", capital(f"{name} {what}"), advice, pool)
+    refused = pool.totals.outcomes.get("rejected", 0) + pool.totals.outcomes.get("worker_busy", 0)
+    if grown := growth.of(("refused", pool.model, pool.pool), refused, now):
+        text = f"{count(grown, 'request')} for {name} were refused lately"
+        advice = "See their reasons in the list below; a full queue or busy workers want more workers."
+        yield finding_of(Severity.WARNING, "refused", text, advice, pool)
+    if pool.queued_requests:
+        severity = Severity.WARNING if pool.queued_requests >= max(1, len(able)) else Severity.NOTICE
+        text = f"{count(pool.queued_requests, 'request')} of {name} in the gateway's queue: no worker has room"
+        yield finding_of(severity, "queue", text, cause_words("gateway_queue").advice, pool, cause="gateway_queue")
+    lately = pool.lately
+    if lately.hit_unknown > _UNKNOWN_RATIO * lately.requests and lately.hit_unknown >= _LEAST_DEVIATING:
+        text = f"Workers of {name} do not say how many prompt tokens were cached"
+        yield finding_of(Severity.NOTICE, "hit_unknown", text, "Start vLLM with --enable-prompt-tokens-details.", pool)
+    yield from _late(pool, name)
+
+
+def _late(pool: PoolView, name: str) -> Iterator[Finding]:
+    """The objectives, where no limits are known that would say more."""
+    if pool.hardware is not None:
+        return
+    for figure, what, most in ((pool.ttft, "TTFT", thresholds.TTFT_SECONDS), (pool.tpot, "TPOT", thresholds.TPOT_SECONDS)):
+        if figure is not None and figure.requests >= _LEAST_DEVIATING and figure.p50_seconds > most:
+            text = f"Half of the requests of {name} have a {what} above {seconds(most)}"
+            advice = "Set gpu in the pool to see whether that is slow for these prompts and this hardware, and why."
+            yield finding_of(Severity.WARNING, f"late_{what.lower()}", text, advice, pool)
+
+
+_STATES = {
+    "down": ("is down: its health check fails, or nothing answers at its address", "Look whether it runs, and at its log."),
+    "silence": (
+        "takes requests and says nothing, though its health check answers",
+        "Its engine hangs: look at its log, and restart it.",
+    ),
+    "errors": (
+        "gets no new requests: they fail, or no connection can be made",
+        "Look at its log, and at the failed requests below.",
+    ),
+}
+
+
+def worker_findings(pool: PoolView, worker: WorkerView, growth: Growth, now: float) -> Iterator[Finding]:
+    """Its health, restarts, failed requests, beaten floors, full cache and queue."""
+    name = f"worker {worker.worker}"
+    state = worker.state
+    if state.code in _STATES:
+        what, advice = _STATES[state.code]
+        since = state.since_unix_seconds
+        yield finding_of(Severity.WARNING, f"worker_{state.code}", capital(f"{name} {what}"), advice, pool, worker, since=since)
+    elif state.code in ("draining", "slow_start"):
+        text = capital(f"{name} {'is draining' if state.code == 'draining' else 'comes back'}: {state.reason}")
+        yield finding_of(Severity.NOTICE, f"worker_{state.code}", text, "", pool, worker, since=state.since_unix_seconds)
+    if growth.of(("restarts", worker.worker), worker.restarts, now):
+        text = capital(f"{name} was restarted: its prefix cache began empty")
+        yield finding_of(Severity.NOTICE, "restarted", text, "Look at its log for why.", pool, worker)
+    beaten = growth.of(("floor", worker.worker), worker.floor_beaten, now)
+    if beaten >= max(_LEAST_BEATEN, _FAILED_RATIO * worker.lately.requests):
+        words = cause_words("facts")
+        yield finding_of(
+            Severity.WARNING, "facts", capital(f"{name} is {words.what}"), words.advice, pool, worker, cause="facts"
+        )
+    lately = worker.lately
+    if lately.failed >= max(_LEAST_FAILED, _FAILED_RATIO * lately.requests):
+        outcome = max(worker.outcomes, key=worker.outcomes.__getitem__, default="worker_error")
+        words = OUTCOMES[outcome]
+        text = f"{lately.failed} of {count(lately.requests, 'request')} at {name} failed lately, most because {words.what}"
+        yield finding_of(Severity.WARNING, "failing", text, words.advice, pool, worker)
+    yield from _full(pool, worker, name)
+
+
+def _full(pool: PoolView, worker: WorkerView, name: str) -> Iterator[Finding]:
+    usage, words = worker.kv_usage_ratio or 0.0, cause_words("kv_pressure")
+    if usage >= _KV_FULL_RATIO:
+        text = capital(f"{name} has its KV cache full ({percent(usage)})")
+        yield finding_of(Severity.WARNING, "kv", text, words.advice, pool, worker, cause="kv_pressure")
+    elif usage > 1.0 - thresholds.KV_RESERVE_RATIO:
+        text = capital(f"{name} has {percent(usage)} of its KV cache in use")
+        yield finding_of(Severity.NOTICE, "kv", text, words.advice, pool, worker, cause="kv_pressure")
+    waiting, running = worker.waiting_requests or 0, worker.running_requests or 0
+    if waiting:
+        severity = Severity.WARNING if waiting > running else Severity.NOTICE
+        text = capital(f"{count(waiting, 'request waits', 'requests wait')} inside {name}, {running} run")
+        yield finding_of(severity, "waiting", text, cause_words("engine_queue").advice, pool, worker, cause="engine_queue")
+
+
+def hit_drop(pool: PoolView, minutes: Sequence[Minute]) -> Finding | None:
+    """The hit share now against that of the hour before, with enough traffic in both."""
+    known = [each for each in minutes if each.hit_ratio is not None and each.hit_known_tokens >= _LEAST_HIT_TOKENS]
+    if len(known) <= _BASELINE_MINUTES or pool.hit_ratio is None or pool.lately.hit_known_tokens < _LEAST_HIT_TOKENS:
+        return None
+    usual = median(each.hit_ratio or 0.0 for each in known)
+    if usual < _HIT_WORTH_RATIO or pool.hit_ratio > _HIT_DROP_RATIO * usual:
+        return None
+    text = (
+        f"Only {percent(pool.hit_ratio)} of the prompt tokens of pool {pool.pool} of {pool.model} come from the prefix cache, "
+        f"where {percent(usual)} is usual"
+    )
+    return finding_of(Severity.WARNING, "hit_drop", text, cause_words("missed_prefix").advice, pool, cause="missed_prefix")
+
+
+def drift_finding(drift: Drift) -> Finding:
+    """A system prompt that was cached and has changed, with the key that most of its requests have."""
+    key = max(drift.keys, key=drift.keys.__getitem__, default="")
+    of = f" of key {key}" if key else ""
+    text = (
+        f"The system prompt{of} for {drift.model} was {drift.kind.value} near byte {drift.position_bytes:,}: "
+        f"{count(drift.requests, 'request')} missed {count(drift.missed_tokens, 'cached token')}"
+    )
+    if drift.texts > 1 and drift.texts >= drift.requests / 2:
+        text = text.replace("was ", "changes with each request, ", 1)
+    return Finding(
+        kind="drift",
+        severity="warning",
+        text=text,
+        advice="Ask its owner what changed; put what varies (time, user, ids) behind what stays the same.",
+        since_unix_seconds=drift.since,
+        model=drift.model,
+        key=key or None,
+        cause="missed_prefix",
+    )
