@@ -93,7 +93,7 @@ def _slow(whole: _Pool, worker: WorkerView) -> Finding | None:
     if cause is None:
         return finding_of(Severity.WARNING, "slow", text, cause_words("unexplained").advice, pool, worker)
     words = cause_words(cause)
-    return finding_of(Severity.WARNING, "slow", f"{text}; mostly {words.what}", words.advice, pool, worker, cause=cause)
+    return finding_of(Severity.WARNING, "slow", f"{text}; main cause: {words.what}", words.advice, pool, worker, cause=cause)
 
 
 def _main_cause(whole: _Pool, worker: WorkerView, attained: Mapping[str, float]) -> str | None:
@@ -124,4 +124,4 @@ def _together(whole: _Pool, slow: Sequence[Finding]) -> Finding | None:
         return None
     words, lately = cause_words(cause), pool.lately
     text = f"{lately.deviating} of {count(lately.requests, 'request')} in {whole.name} were far slower than expected lately"
-    return finding_of(Severity.WARNING, "slow", f"{text}; mostly {words.what}", words.advice, pool, cause=cause)
+    return finding_of(Severity.WARNING, "slow", f"{text}; main cause: {words.what}", words.advice, pool, cause=cause)

@@ -161,6 +161,7 @@ def test_it_serves_as_the_image_would_start_it(installed, folder):
         body = {"model": "my-model", "prompt": "one two", "max_tokens": 3}
         completion = json.loads(answer(f"http://127.0.0.1:{gateway}/v1/completions", process, body))
         checked = subprocess.run([*unprivileged(), *health], env=environ(installed / "bin"), check=False)
+        page, script = (answer(f"http://127.0.0.1:{admin}/{path}", process) for path in ("", "live/app.js"))
         owners = {Path(f"/proc/{process.pid}").stat().st_uid}
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=20)
@@ -170,6 +171,8 @@ def test_it_serves_as_the_image_would_start_it(installed, folder):
 
     assert completion["usage"]["completion_tokens"] == 3
     assert checked.returncode == 0
+    assert page == (ROOT / "dashboards/live/static/index.html").read_bytes()
+    assert script == (ROOT / "dashboards/live/static/app.js").read_bytes()
     assert afterwards.returncode != 0
     assert process.returncode == 0, output
     assert "Traceback" not in output

@@ -99,7 +99,11 @@ FAULTS = [
     ("worker_errors", "no new requests", a_pool(a_worker(state="errors"), a_worker("w-1"))),
     ("pool_down", "none of its 1 worker left", a_pool(a_worker(state="down"))),
     ("pool_down", "has no worker", a_pool()),
-    ("slow", "20 % of the expected TPOT is attained; mostly the worker is slower", a_pool(a_worker(**SLOW), a_worker("w-1"))),
+    (
+        "slow",
+        "20 % of the expected TPOT is attained; main cause: the worker is slower",
+        a_pool(a_worker(**SLOW), a_worker("w-1")),
+    ),
     ("slow", "20 of 40 requests at worker w-0", a_pool(a_worker(**{**SLOW, "attained_tpot_ratio": None}))),
     ("failing", "50 of 100 requests", a_pool(a_worker(lately=Sums(requests=100, failed=50), outcomes={"truncated": 50}))),
     ("kv", "KV cache full (98 %)", a_pool(a_worker(kv_usage_ratio=0.98))),
