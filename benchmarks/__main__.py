@@ -13,10 +13,10 @@ from pathlib import Path
 
 from benchmarks.cost import read_cpu
 from benchmarks.machine import command_line, describe_machine
-from benchmarks.measure import measure_round
+from benchmarks.measure import measure_round, measure_together
 from benchmarks.proxies import GATEWAY, NAMES, find_proxies
 from benchmarks.report import Run, other_conditions, read_json, write_json, write_report
-from benchmarks.tool import WORKLOADS, Tool, ToolError, build_tool
+from benchmarks.tool import WORKLOADS, Tool, ToolError, Workload, build_tool
 
 
 def _tell(text: str) -> None:
@@ -39,6 +39,14 @@ def _names(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def _workloads(text: str) -> tuple[Workload, ...]:
+    names = [name.strip() for name in text.split(";")]
+    known = {workload.name: workload for workload in WORKLOADS}
+    if unknown := [name for name in names if name not in known]:
+        raise argparse.ArgumentTypeError(f"unknown: {'; '.join(unknown)}; there are {'; '.join(known)}")
+    return tuple(known[name] for name in names)
+
+
 def _positive(text: str) -> float:
     figure = float(text)
     if figure <= 0:
@@ -58,6 +66,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cores", type=_cores, metavar="PROXY,TOOL", help="cores (default the first two this process may use)")
     parser.add_argument("--idle-seconds", type=_positive, default=10.0, help="how long each proxy idles first (default 10)")
     parser.add_argument("--go-on", action="store_true", help="add rounds to those in the file of --json, if it is there")
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="run all proxies at once and drive them in turn: for a machine that is not quiet",
+    )
+    parser.add_argument(
+        "--workloads", type=_workloads, default=WORKLOADS, help="some of them, parted by semicolons (default all)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all raw figures; renewed after each round")
     return parser.parse_args(arguments)
 
@@ -93,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cores={"proxies": core, "load": tool_core},
         scale=options.scale,
         idle_seconds=options.idle_seconds,
-        workloads=WORKLOADS,
+        workloads=tuple(options.workloads),
         rounds=[],
     )
     if options.go_on and options.json and options.json.exists():
@@ -104,6 +120,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run = replace(run, started=earlier.started, rounds=earlier.rounds)
     if options.json:
         options.json.write_bytes(write_json(run))  # so that a path that cannot be written is noticed now
+    if options.together:
+        together = measure_together(proxies, run.workloads, tool=tool, core=core, scale=options.scale, rounds=options.rounds)
+        run.rounds.extend(together)
+        if options.json:
+            options.json.write_bytes(write_json(run))
+        sys.stdout.write(write_report(run, GATEWAY))
+        return 0
     try:
         for number in range(options.rounds):
             _tell(f"round {number + 1} of {options.rounds}")
@@ -111,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run.rounds.append(
                 measure_round(
                     [*proxies[first:], *proxies[:first]],
-                    WORKLOADS,
+                    run.workloads,
                     tool=tool,
                     core=core,
                     scale=options.scale,

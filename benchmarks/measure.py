@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,6 +72,41 @@ def measure_round(
                 figures[proxy.name].errors["start"] = str(error)
                 tell(f"{proxy.name}: {error}")
     return figures
+
+
+def measure_together(
+    proxies: Sequence[Proxy], workloads: Sequence[Workload], *, tool: Tool, core: int, scale: float, rounds: int
+) -> list[Round]:
+    """Run all proxies at once and drive them in turn, one workload after the other, so that figures that are compared are taken
+    within a second of each other: for a machine that has other things to do. What fails becomes an error in its place.
+    """
+    measured: list[Round] = []
+    with ExitStack() as stack:
+        places: dict[str, Place] = {}
+        pids: dict[str, int] = {}
+        stand_ins: dict[str, ExitStack] = {}
+        for proxy in proxies:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ridgeline-bench-", ignore_cleanup_errors=True))
+            place = places[proxy.name] = new_place(Path(folder))
+            stand_in = stand_ins[proxy.name] = stack.enter_context(ExitStack())
+            stand_in.enter_context(tool.standing_in(place.worker_port))
+            pids[proxy.name] = stack.enter_context(running(proxy, place, core))
+        time.sleep(_START_UP_SECONDS)
+        for number in range(rounds):
+            first = number % len(proxies)
+            figures: Round = {proxy.name: ProxyRound() for proxy in proxies}
+            measured.append(figures)
+            for workload in workloads:
+                for proxy in (*proxies[first:], *proxies[:first]):
+                    place, stand_in = places[proxy.name], stand_ins[proxy.name]
+                    stand_in.close()
+                    try:
+                        sample = _drive(proxy, workload, pids[proxy.name], place, tool, scale)
+                        figures[proxy.name].samples[workload.name] = sample
+                    except ToolError as error:
+                        figures[proxy.name].errors[workload.name] = str(error)
+                    stand_in.enter_context(tool.standing_in(place.worker_port))
+    return measured
 
 
 def _measure(
