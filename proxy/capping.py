@@ -80,7 +80,10 @@ class CapAdviser:
         for record in records:
             prompt, completion, budget = record.prompt_tokens, record.completion_tokens, record.load_tokens
             if record.worker is not None and prompt is not None and completion is not None and budget is not None:
-                self._usual.setdefault((record.model, record.pool), Usual()).add(prompt + completion / 2, budget)
+                usual = self._usual.get((record.model, record.pool))
+                if usual is None:
+                    usual = self._usual[record.model, record.pool] = Usual()
+                usual.add(prompt + completion / 2, budget)
 
     def advise(self, guidance: Guidance, fleet: Fleet) -> Guidance:
         """Add the caps of each worker of a pool that wants them derived."""
