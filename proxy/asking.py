@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from ssl import SSLContext
 from time import time
 from typing import Any, TypeVar
 
@@ -33,7 +34,14 @@ def open_session() -> aiohttp.ClientSession:
 
 
 async def ask(
-    session: aiohttp.ClientSession, url: str, seconds: float, *, key: str | None = None, body: Mapping[str, Any] | None = None
+    session: aiohttp.ClientSession,
+    url: str,
+    seconds: float,
+    *,
+    key: str | None = None,
+    body: Mapping[str, Any] | None = None,
+    tls: SSLContext | bool = True,
+    server_name: str | None = None,
 ) -> Reply:
     """Ask once: GET, or POST of a JSON body. ``key`` is sent as Bearer; redirects are not followed.
 
@@ -47,6 +55,8 @@ async def ask(
             headers=headers,
             json=body,
             allow_redirects=False,
+            ssl=tls,
+            server_hostname=server_name,
             timeout=aiohttp.ClientTimeout(total=seconds, connect=0.9 * seconds),
         ) as response:
             at = time()
@@ -56,6 +66,8 @@ async def ask(
                 if len(content) > MOST_BODY_BYTES:
                     return Failure.BROKEN
             return Answer(status=response.status, body=bytes(content), date=response.headers.get("Date"), at=at)
+    except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError):
+        return Failure.UNTRUSTED
     except aiohttp.ConnectionTimeoutError:
         return Failure.UNREACHABLE
     except TimeoutError:

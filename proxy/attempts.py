@@ -58,7 +58,7 @@ class Attempts(Progress, ABC):
         """End the request because of the exception that is being handled."""
 
     @abstractmethod
-    def connect_failed(self, result: str) -> None:
+    def connect_failed(self, result: str, error: ProxyError | None = None) -> None:
         """No connection could be made; ``result`` is the attempt's label."""
 
     def _attempt(self, since: float) -> None:

@@ -37,6 +37,7 @@ from proxy.config_sections import (
     SharedQuotasConfig,
     TracingConfig,
 )
+from proxy.config_tls import ListenerTlsConfig, WorkerTlsConfig
 from proxy.config_tokenizer import TokenizerConfig
 from proxy.config_values import (
     Address,
@@ -77,7 +78,9 @@ class WorkerConfig(Section):
     model_config = ConfigDict(json_schema_extra=_url_or_mapping)
 
     url: BaseUrl = Field(
-        description=("Base URL, http only. A slash or `/v1` at the end is dropped, a path before it is kept; IPv6 in brackets.")
+        description=(
+            "Base URL, http or https. A slash or `/v1` at the end is dropped, a path before it is kept; IPv6 in brackets."
+        )
     )
     name: Name | None = Field(
         default=None,
@@ -184,6 +187,9 @@ class PoolConfig(Section):
     )
     worker_key: WorkerKey | None = Field(
         default=None, description="Sent to these workers as Bearer token; when absent the overall `worker_key`. Secret."
+    )
+    worker_tls: WorkerTlsConfig | None = Field(
+        default=None, description="How these workers are trusted, as a whole; absent: as the overall `worker_tls` says."
     )
     limits: PoolLimits = Field(default_factory=PoolLimits, description="Overrides of the overall `limits` for this pool.")
     admission: PoolAdmission = Field(
@@ -297,6 +303,14 @@ class Config(Section):
     )
     admin_hosts: tuple[HostName, ...] = Field(
         default=(), description="Names beside `localhost` and addresses that callers of `admin_listen` may call it by."
+    )
+    tls: ListenerTlsConfig | None = Field(
+        default=None, description="Certificate of `listen`; absent: plain HTTP. Whether it is there takes effect at the start."
+    )
+    observe_tls: ListenerTlsConfig | None = Field(default=None, description="The same for `observe_listen`.")
+    admin_tls: ListenerTlsConfig | None = Field(default=None, description="The same for `admin_listen`.")
+    worker_tls: WorkerTlsConfig = Field(
+        default_factory=WorkerTlsConfig, description="How workers with an https URL are trusted."
     )
     models: tuple[ModelConfig, ...] = Field(min_length=1, description="What is served, at least one.")
     worker_key: WorkerKey | None = Field(

@@ -15,6 +15,7 @@ from proxy.admin_token import read_tokens
 from proxy.config_errors import KeyPath, Problem, RefusedError, dotted, nearest
 from proxy.config_file import Document, Tree
 from proxy.config_limits import limit_problems
+from proxy.config_tls import tls_problems
 from proxy.worker_url import ListenAddress, WorkerUrl, parse_listen_address, parse_worker_url
 from routing.topology import HealthRules, Limits
 
@@ -55,6 +56,7 @@ def cross_problems(document: Document) -> list[Problem]:
             ),
             *limit_problems(document),
             *_token_file(document),
+            *tls_problems(document),
         )
     ]
 
@@ -66,6 +68,16 @@ def warnings_of(config: Config) -> tuple[str, ...]:
         warnings.append(
             f"listen is {config.listen} and there are no keys: everyone who reaches that address may use every model"
         )
+    unverified = [
+        f"models[{at}].pools[{index}].worker_tls"
+        for at, model in enumerate(config.models)
+        for index, pool in enumerate(model.pools)
+        if pool.worker_tls is not None and not pool.worker_tls.verify
+    ]
+    warnings += [
+        f"{where}.verify is false: whoever is on the way can read requests and the worker key, and answer"
+        for where in (*(() if config.worker_tls.verify else ("worker_tls",)), *unverified)
+    ]
     sections = [("limits", config.limits.model_dump(), True)]
     for at, model in enumerate(config.models):
         for index, pool in enumerate(model.pools):

@@ -28,7 +28,9 @@ from proxy.calibrating import Calibrations
 from proxy.capping import CapAdviser
 from proxy.conditions import ConditionWatch
 from proxy.config import Config, ConfigError
+from proxy.config_errors import RefusedError
 from proxy.config_sections import SharedQuotasConfig
+from proxy.config_tls import LISTENERS_TLS, ListenerTlsConfig, listener_files
 from proxy.deployments import deployments_of
 from proxy.discovery.finder import Finder
 from proxy.discovery.found import kept_found
@@ -53,6 +55,7 @@ from proxy.reload import Reloader, first_config
 from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, RECORDS_SOCKET
 from proxy.speeds import Speeds
 from proxy.supervisor import EXIT_CONFIGURATION, EXIT_OK
+from proxy.tls import ListenerTls
 from proxy.tracing_sinks import Followers
 from proxy.vitals import Vitals
 from proxy.wiring import build_topology
@@ -99,7 +102,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         stack.push_async_callback(finder.close)
         finder.follow(config)
         await finder.first()
-        configured = replace(build_topology(config), is_settled=finder.is_settled)
+        configured = replace(build_topology(config, options.config.parent), is_settled=finder.is_settled)
         found = finder.found
         topology = overlay.over(found.over(configured))
         cells = open_control_cells(options.run_dir, topology)
@@ -156,12 +159,14 @@ async def run(config: Config, text: str, options: Options) -> None:
         fleet = Fleet(configured, overlay, cells, options.run_dir, view, session, found)
         stack.push_async_callback(fleet.close)
         addresses = [bound_address(listener) for listener in listeners]
-        for app, listener in zip(
+        shown = [_shown(name, getattr(config, name), options.config.parent) for name in LISTENERS_TLS]
+        for app, listener, tls in zip(
             (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains, judge, watch, feed, access)),
             listeners,
+            shown[1:],
             strict=True,
         ):
-            site = Site(app)
+            site = Site(app, None if tls is None else tls.context)
             stack.push_async_callback(site.stop)
             await site.start(listener)
         reloader = Reloader(
@@ -180,11 +185,14 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(lengths.run(fleet, session)),
             asyncio.create_task(ConditionWatch(view).run()),
             asyncio.create_task(leasing.run(fleet, view)),
+            asyncio.create_task(_watch_certificates([tls for tls in shown if tls is not None])),
             asyncio.create_task(feed.run()),
             asyncio.create_task(Vitals(fleet, view, options.run_dir, options.processes, lambda: log.dropped).run()),
         ]
         stack.push_async_callback(_cancel, tasks)
-        _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join(addresses) + "\n")
+        schemes = ["http" if tls is None else "https" for tls in shown]
+        urls = (f"{scheme}://{address}" for scheme, address in zip(schemes[1:], addresses, strict=True))
+        _publish(options.run_dir / CONTROL_ADDRESSES, "\n".join((*urls, schemes[0])) + "\n")
         await stop.wait()
 
 
@@ -226,6 +234,25 @@ def _store(settings: SharedQuotasConfig) -> LimitStore | None:
         return RedisLimits(settings.store.get_secret_value())
     except ImportError as error:
         raise CannotStartError("quotas.store needs more packages: pip install 'ridgeline[quotas]'") from error
+
+
+def _shown(setting: str, tls: ListenerTlsConfig | None, folder: Path) -> ListenerTls | None:
+    files = listener_files(tls, folder)
+    if files is None:
+        return None
+    try:
+        return ListenerTls(files, lambda text: _log.error("%s: %s", setting, text))
+    except RefusedError as error:
+        raise CannotStartError(f"{setting}: {error.wrong}; {error.right}") from error
+
+
+async def _watch_certificates(shown: list[ListenerTls]) -> None:
+    """Renew what this process's listeners show; of the clients' it only tells."""
+    while shown:
+        await asyncio.sleep(_LOOK_SECONDS)
+        for tls in shown:
+            if tls.look():
+                _log.info("the certificate %s is shown from now on", tls.files.certificate)
 
 
 def _listen(setting: str, address: str) -> socket.socket:

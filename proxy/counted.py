@@ -37,7 +37,7 @@ class CountsFirst(Attempts):
         try:
             if source.is_worker:
                 is_up = state.loads.snapshot(is_retry=True).is_up
-                result, tokens = await count_at_worker(model, source, request, is_up)
+                result, tokens = await count_at_worker(model, source, request, is_up, state.worker_contexts)
             else:
                 others = tuple(map(bytes, request.others))
                 result, tokens = await state.counting.count(

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import sys
 from contextlib import suppress
+from ssl import SSLContext
 from time import monotonic as clock
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ import msgspec
 
 from proxy.counting_process import LENGTH, Counted, Job
 from proxy.framing import FramingError, take_answer_head
-from routing.topology import Model, TokenizerSource, Topology, Worker
+from proxy.tls import WorkerContexts
+from routing.topology import Model, Pool, TokenizerSource, Topology, Worker
 from telemetry.events import MAX_TOKENS
 from telemetry.record import CountResult
 
@@ -147,19 +149,22 @@ class CountingProcess:
                 self._process.kill()
 
 
-async def count_at_worker(model: Model, source: TokenizerSource, request: InferenceRequest, is_up: Sequence[float]) -> Result:
+async def count_at_worker(
+    model: Model, source: TokenizerSource, request: InferenceRequest, is_up: Sequence[float], contexts: WorkerContexts
+) -> Result:
     """Ask a worker of the model, which knows its template too."""
     if request.text_bytes > source.most_bytes:
         return CountResult.TOO_LONG, None
-    worker, key = next(
-        ((worker, pool.worker_key) for pool in reversed(model.pools) for worker in pool.workers if is_up[worker.index] != 0.0),
+    worker, in_pool = next(
+        ((worker, pool) for pool in reversed(model.pools) for worker in pool.workers if is_up[worker.index] != 0.0),
         (None, None),
     )
-    if worker is None:
+    if worker is None or in_pool is None:
         return CountResult.FAILED, None
     try:
         async with asyncio.timeout(source.timeout_seconds):
-            tokens = await _ask(worker, key, _question(model.name, request))
+            tls = contexts.find(in_pool.worker_tls) if worker.is_tls else None
+            tokens = await _ask(worker, in_pool, tls, _question(model.name, request))
     except TimeoutError:
         return CountResult.TIMEOUT, None
     except (OSError, FramingError, asyncio.IncompleteReadError):
@@ -182,8 +187,9 @@ def _question(model: str, request: InferenceRequest) -> bytes:
     return msgspec.json.encode(fields)
 
 
-async def _ask(worker: Worker, key: str | None, body: bytes) -> int | None:
-    reader, writer = await asyncio.open_connection(worker.host, worker.port)
+async def _ask(worker: Worker, pool: Pool, tls: SSLContext | None, body: bytes) -> int | None:
+    key, name = pool.worker_key, None if tls is None else pool.worker_tls.server_name
+    reader, writer = await asyncio.open_connection(worker.host, worker.port, ssl=tls, server_hostname=name)
     try:
         bearer = f"authorization: Bearer {key}\r\n" if key else ""
         writer.write(

@@ -41,11 +41,13 @@ from proxy.observations import (
     targets_of,
 )
 from proxy.supervisor import CONTROL_END_SECONDS, KILL_MARGIN_SECONDS
+from proxy.tls import WorkerContexts
 from proxy.wiring import build_topology
 from proxy.worker_url import ListenAddress, parse_listen_address
-from routing.topology import Pool
+from routing.topology import Pool, WorkerTls
 
 TOKEN_VARIABLE = "RIDGELINE_ADMIN_TOKEN"  # noqa: S105 -- the name of one
+_TLS_OF = {"listen": "tls", "observe_listen": "observe_tls", "admin_listen": "admin_tls"}
 _AT_ONCE = 64  # workers, each with up to four connections
 _PIPED_WIDTH = 160  # columns when the output is no terminal
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -85,7 +87,8 @@ def examine(
             Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False)
         return 2
     token = environ.get(TOKEN_VARIABLE) or (None if path is None or config is None else _admin_token(config, path.parent))
-    seen = asyncio.run(observe(config, wants_completion=wants_completion, token=token))
+    folder = Path() if path is None else path.parent
+    seen = asyncio.run(observe(config, wants_completion=wants_completion, token=token, folder=folder))
     names = {name for name in environ if name.upper() in _PROXY_VARIABLES and environ[name]}
     seen = replace(seen, grace_seconds=grace_seconds, proxy_variables=tuple(sorted(names)))
     findings = find(seen)
@@ -99,9 +102,14 @@ def examine(
 
 
 async def observe(
-    config: Config | None, *, wants_completion: bool = False, patience: Patience | None = None, token: str | None = None
+    config: Config | None,
+    *,
+    wants_completion: bool = False,
+    patience: Patience | None = None,
+    token: str | None = None,
+    folder: Path | None = None,
 ) -> Observations:
-    """Look at everything; the admin listener is sent this token.
+    """Look at everything; the admin listener is sent this token, and the file lies in ``folder``.
 
     The file limit is that of this process, which is the gateway's when started from the same place.
     """
@@ -110,8 +118,9 @@ async def observe(
     unseen: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
     async with open_session() as session:
-        look = _Look(session, patience, wants_completion=wants_completion)
-        asking = asyncio.create_task(look.at_gateway(addresses, token))
+        look = _Look(session, patience, _trust(config, folder or Path()), wants_completion=wants_completion)
+        secure = set() if config is None else {name for name, tls in _TLS_OF.items() if getattr(config, tls) is not None}
+        asking = asyncio.create_task(look.at_gateway(addresses, token, secure))
         keys, targets = _configured(config) if config else ({}, ())
         if config is None and (state := read_state((await asking).state)):
             targets = targets_of(state)
@@ -150,6 +159,12 @@ def _admin_token(config: Config, folder: Path) -> str | None:
     if config.admin_token_file is None:
         return None
     return (folder / config.admin_token_file).read_text(encoding="utf-8").split()[0]  # it was read when it was checked
+
+
+def _trust(config: Config | None, folder: Path) -> dict[str, WorkerTls]:
+    """How workers with an https URL are trusted, by their name."""
+    topology = None if config is None else build_topology(config, folder)
+    return {} if topology is None else {worker.name: pool.worker_tls for pool in topology.pools for worker in pool.workers}
 
 
 def _configured(config: Config) -> tuple[dict[str, str], tuple[Target, ...]]:
@@ -201,20 +216,25 @@ def _found_targets(
 
 
 class _Look:
-    def __init__(self, session: aiohttp.ClientSession, patience: Patience, *, wants_completion: bool) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, patience: Patience, trust: Mapping[str, WorkerTls], *, wants_completion: bool
+    ) -> None:
         self._session = session
+        self._trust = trust
+        self._contexts = WorkerContexts()
         self._patience = patience
         self._wants_completion = wants_completion
         self._room = asyncio.Semaphore(_AT_ONCE)
 
-    async def at_gateway(self, addresses: Mapping[str, ListenAddress], token: str | None) -> GatewaySeen:
+    async def at_gateway(self, addresses: Mapping[str, ListenAddress], token: str | None, secure: set[str]) -> GatewaySeen:
         pages = {"listen": "/livez", "observe_listen": "/readyz", "admin_listen": "/api/state"}
         asked = (
             ask(
                 self._session,
-                f"http://{_reachable(addresses[name])}{page}",
+                f"{'https' if name in secure else 'http'}://{_reachable(addresses[name])}{page}",
                 self._patience.first,
                 key=token if name == "admin_listen" else None,
+                tls=name not in secure,  # by its address: not what its certificate is for
             )
             for name, page in pages.items()
         )
@@ -235,6 +255,12 @@ class _Look:
     async def _at_worker(self, target: Target, key: str | None) -> WorkerSeen:
         async with self._room:
             ask_it = partial(ask, self._session, key=key)
+            if target.url.startswith("https:"):
+                trust = self._trust.get(target.worker, WorkerTls())
+                try:
+                    ask_it = partial(ask_it, tls=self._contexts.find(trust), server_name=trust.server_name)
+                except OSError:
+                    return WorkerSeen(target=target, health=Failure.UNTRUSTED)
             health = await ask_it(f"{target.url}{target.health_path}", self._patience.first)
             if isinstance(health, Failure):
                 return WorkerSeen(target=target, health=health)

@@ -132,6 +132,11 @@ def bodies_too_large() -> Refusal:
     return Refusal(503, "body_memory", text, reason=Rejection.MEMORY, retry_after_seconds=2)
 
 
+def worker_not_trusted() -> WorkerFault:
+    """No safe connection to the worker: its certificate, its name or its CA is not what it has to be."""
+    return WorkerFault("worker_not_trusted", "The worker could not be reached over a connection that can be trusted.")
+
+
 def gateway_refused() -> WorkerFault:
     """The worker does not take the key that the gateway has for it, which no client can mend."""
     return WorkerFault("worker_refused_gateway", "The worker does not accept the gateway's credentials.")

@@ -155,8 +155,11 @@ class Failover(Attempts):
         else:
             self.fail(error)
 
-    def connect_failed(self, result: str) -> None:
-        """No connection could be made (``result`` is the attempt's label): another worker may get the request."""
+    def connect_failed(self, result: str, error: ProxyError | None = None) -> None:
+        """No connection could be made (``result`` is the attempt's label): another worker may get the request.
+
+        ``error`` is what to end with if none does, where more is known than that.
+        """
         self._end_of_connecting()
         if self.ended or self.decision is None:
             return
@@ -164,7 +167,7 @@ class Failover(Attempts):
             self.ask_another(clock(), can_keep=False)
             return
         if not self.fail_over(result):
-            self.give_up(no_worker(has_tried=True), result)
+            self.give_up(error or no_worker(has_tried=True), result)
 
     # Answers that are failures
 

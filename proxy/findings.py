@@ -132,6 +132,7 @@ def _not_running(seen: Observations) -> Iterator[Finding]:
 # how a warning of the configuration begins or what it holds, what mends it
 _MENDS = (
     ("listen is ", "add keys, or listen on 127.0.0.1"),
+    (".verify is ", "name the CA in worker_tls.ca, and the certificate's name in worker_tls.server_name"),
     (".worker_idle_seconds is ", "set it to 4, or raise VLLM_HTTP_TIMEOUT_KEEP_ALIVE of the workers"),
     (".head_hold_seconds is ", "lower head_hold_seconds, or raise first_byte_seconds"),
     (".total_seconds is ", "lower first_byte_seconds, or raise total_seconds"),

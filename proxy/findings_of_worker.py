@@ -38,14 +38,22 @@ _UNREACHED: dict[Failure, tuple[str, str]] = {
         "look at its address, name service, routes, firewalls and network policies",
     ),
     Failure.SILENT: ("it takes connections and does not answer /health in time", "look at its log; restart it if it hangs"),
-    Failure.BROKEN: ("what it sends is no HTTP answer", "give the http:// base URL of vLLM's API server; https is not spoken"),
+    Failure.UNTRUSTED: (
+        "its certificate is not trusted, or it does not speak TLS",
+        "name its CA in worker_tls.ca and the certificate's name in worker_tls.server_name; or give an http:// URL",
+    ),
+    Failure.BROKEN: ("what it sends is no HTTP answer", "give the base URL of vLLM's API server; https:// where it speaks TLS"),
 }
 
 
 def shown_name(worker: WorkerSeen) -> str:
     """The worker's name, with its URL where that says more."""
     target = worker.target
-    return target.worker if f"http://{target.worker}" == target.url else f"{target.worker} ({target.url})"
+    return (
+        target.worker
+        if target.url in (f"http://{target.worker}", f"https://{target.worker}")
+        else f"{target.worker} ({target.url})"
+    )
 
 
 def look_at(worker: WorkerSeen) -> Iterator[Finding]:

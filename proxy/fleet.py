@@ -20,7 +20,8 @@ from proxy.overlay import Overlay, keep_overlay
 from proxy.probe import WorkerCells, WorkerProbe
 from proxy.published import publish
 from proxy.rundir import CONTROL_CELLS
-from routing.topology import Pool, Topology, Worker
+from proxy.tls import WorkerContexts
+from routing.topology import Pool, Topology, Worker, WorkerTls
 from telemetry.catalog import Writer
 from telemetry.cells import Cells, create_cells
 from telemetry.layout import Layout, slot
@@ -58,6 +59,7 @@ class Fleet:
         found: Found | None = None,
     ) -> None:
         self._found = found or Found()
+        self.worker_contexts = WorkerContexts()
         self.topology = overlay.over(self._found.over(configured))
         self.cells = cells  # laid out for that topology
         self._configured = configured
@@ -65,7 +67,7 @@ class Fleet:
         self._run_dir = run_dir
         self._view = view
         self._session = session
-        self._probing: dict[tuple[str, str, str | None, str], _Probing] = {}  # by name, address, key and path
+        self._probing: dict[tuple[str, str, str | None, str, WorkerTls], _Probing] = {}  # by name, and how it is asked
         keep_found(run_dir, self._found)
         publish(run_dir, self.topology)
         self._probe_workers()
@@ -150,7 +152,7 @@ class Fleet:
         spread = min(_FIRST_PROBES_SECONDS, 0.002 * len(self.topology.workers))
         for pool in self.topology.pools:
             for worker in pool.workers:
-                which = (worker.name, worker.url, pool.worker_key, pool.health_path)
+                which = (worker.name, worker.url, pool.worker_key, pool.health_path, pool.worker_tls)
                 if vanished and (pool.model, pool.name, worker.url) in vanished:
                     for cell in _SAID:
                         self.cells.values[layout.worker_base(worker.index) + cell] = nan
@@ -166,8 +168,15 @@ class Fleet:
             gone.task.cancel()
 
     def _begin(self, worker: Worker, cells: WorkerCells, pool: Pool, spread_seconds: float) -> _Probing:
+        contexts, tls = self.worker_contexts, pool.worker_tls
         probe = WorkerProbe(
-            worker, session=self._session, cells=cells, worker_key=pool.worker_key, health_path=pool.health_path
+            worker,
+            session=self._session,
+            cells=cells,
+            worker_key=pool.worker_key,
+            health_path=pool.health_path,
+            tls=(lambda: contexts.find(tls)) if worker.is_tls else None,
+            server_name=tls.server_name if worker.is_tls else None,
         )
         delay = random.uniform(0.0, spread_seconds)  # noqa: S311 -- jitter
         return _Probing(probe, asyncio.create_task(probe.run(delay)))

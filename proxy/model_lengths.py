@@ -117,12 +117,14 @@ class ModelLengths:
                     due.append((pool, worker))
         self._known = {which: known for which, known in self._known.items() if which in there}
         for first in range(0, len(due), _MOST_AT_ONCE):
-            await asyncio.gather(*(self._ask(pool, worker, session) for pool, worker in due[first : first + _MOST_AT_ONCE]))
+            await asyncio.gather(
+                *(self._ask(pool, worker, session, fleet) for pool, worker in due[first : first + _MOST_AT_ONCE])
+            )
 
-    async def _ask(self, pool: Pool, worker: Worker, session: aiohttp.ClientSession) -> None:
+    async def _ask(self, pool: Pool, worker: Worker, session: aiohttp.ClientSession, fleet: Fleet) -> None:
         which = (pool.model, worker.name, worker.url)
         before = self._known.get(which)
-        page = await _page(worker, pool.worker_key, session)
+        page = await _page(worker, pool, session, fleet)
         kept = None if before is None else before.length  # while it does not answer
         length = kept if page is None else length_in(page, pool.model)
         self._known[which] = _Known(asyncio.get_running_loop().time(), length)
@@ -130,16 +132,18 @@ class ModelLengths:
             _log.info("worker %s holds requests of %d tokens", worker.name, length)
 
 
-async def _page(worker: Worker, key: str | None, session: aiohttp.ClientSession) -> bytes | None:
+async def _page(worker: Worker, pool: Pool, session: aiohttp.ClientSession, fleet: Fleet) -> bytes | None:
     headers = {"Accept-Encoding": "identity"}
-    if key is not None:
-        headers["Authorization"] = f"Bearer {key}"
+    if pool.worker_key is not None:
+        headers["Authorization"] = f"Bearer {pool.worker_key}"
     try:
         async with session.get(
             URL(f"{worker.url}/v1/models", encoded=True),
             headers=headers,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=_ASK_SECONDS),
+            ssl=fleet.worker_contexts.find(pool.worker_tls) if worker.is_tls else True,
+            server_hostname=pool.worker_tls.server_name if worker.is_tls else None,
         ) as response:
             if response.status != 200:
                 return None

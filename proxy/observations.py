@@ -30,6 +30,7 @@ class Failure(Enum):
     REFUSED = auto()
     UNREACHABLE = auto()  # no route, or no connection in time
     SILENT = auto()  # connected, and no whole answer in time
+    UNTRUSTED = auto()  # no TLS, or a certificate that is not trusted
     BROKEN = auto()  # connected, and what came is no HTTP, ends early or is too long
     NOT_ASKED = auto()  # the time for all of it was over, or an earlier question had no answer
 

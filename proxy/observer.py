@@ -8,12 +8,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import isnan
 from pathlib import Path
+from ssl import SSLContext
 from time import monotonic
 
 import msgspec
 from aiohttp import web
 
 from proxy.rundir import serving_cells
+from proxy.tls import HANDSHAKE_SECONDS, SHUTDOWN_SECONDS
 from routing.health import EJECTED, Condition
 from routing.topology import Pool, Topology, Worker
 from telemetry.cells import Cells, map_cells
@@ -323,7 +325,8 @@ def observer_app(view: GatewayView) -> web.Application:
 class Site:
     """One app on one listener."""
 
-    def __init__(self, app: web.Application) -> None:
+    def __init__(self, app: web.Application, tls: SSLContext | None = None) -> None:
+        self._tls = tls
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
         self._server: asyncio.Server | None = None
 
@@ -336,7 +339,13 @@ class Site:
         def accept() -> asyncio.Protocol:
             return protocol() if len(protocol.connections) < _MAX_CONNECTIONS else _Refusal()
 
-        self._server = await asyncio.get_running_loop().create_server(accept, sock=listener)
+        self._server = await asyncio.get_running_loop().create_server(
+            accept,
+            sock=listener,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_SECONDS,
+            ssl_shutdown_timeout=None if self._tls is None else SHUTDOWN_SECONDS,
+        )
 
     async def stop(self) -> None:
         """Stop listening and end the connections."""

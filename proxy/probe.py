@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from math import inf, nan
+from ssl import SSLContext
 
 import aiohttp
 from yarl import URL
 
+from proxy.tls import why_untrusted
 from routing.topology import Worker
 from telemetry.layout import Layout, slot
 
@@ -194,7 +196,7 @@ def open_session() -> aiohttp.ClientSession:
 
 
 class WorkerProbe:
-    """Asks one worker. `worker_key` is sent as Bearer."""
+    """Asks one worker. `worker_key` is sent as Bearer; ``tls`` gives the context of each connection to an https URL."""
 
     def __init__(
         self,
@@ -204,6 +206,8 @@ class WorkerProbe:
         cells: WorkerCells,
         worker_key: str | None = None,
         health_path: str = "/health",
+        tls: Callable[[], SSLContext] | None = None,
+        server_name: str | None = None,
         timing: Timing | None = None,
     ) -> None:
         self.health = HealthState()
@@ -214,6 +218,8 @@ class WorkerProbe:
         self._cells = cells
         self._timing = timing or Timing()
         self._health_path = health_path
+        self._tls = tls
+        self._server_name = server_name
         self._headers = {"Accept-Encoding": "identity"}
         if worker_key is not None:
             self._headers["Authorization"] = f"Bearer {worker_key}"
@@ -271,6 +277,11 @@ class WorkerProbe:
         except TimeoutError:
             return f"its health check did not answer within {self._timing.health_seconds:g} s"
         except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+                cause = (
+                    error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error.os_error
+                )
+                return (isinstance(cause, OSError) and why_untrusted(cause)) or "its certificate is not trusted"
             code = getattr(error, "errno", None)
             if code in _OWN_SHORTAGES:
                 raise _OwnShortageError(os.strerror(code)) from error
@@ -297,6 +308,8 @@ class WorkerProbe:
             headers=self._headers,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=total_seconds),
+            ssl=True if self._tls is None else self._tls(),
+            server_hostname=self._server_name,
         )
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from routing.guidance import NO_GUIDANCE, Guidance
 from routing.quota import QuotaSharing
-from routing.topology import Following, HealthRules, Key, Limits, Model, Retries, Topology, assemble
+from routing.topology import Following, HealthRules, Key, Limits, Model, Retries, TlsFiles, Topology, assemble
 
 _FILE = "topology.msgpack"
 _GUIDANCE = "guidance.msgpack"
@@ -33,6 +33,7 @@ class _Published(msgspec.Struct):
     health: HealthRules
     is_settled: bool = True
     quota_sharing: QuotaSharing | None = None
+    tls: TlsFiles | None = None
 
 
 _decode = msgspec.msgpack.Decoder(_Published).decode
@@ -50,6 +51,7 @@ def publish(run_dir: Path, topology: Topology) -> None:
         topology.health,
         topology.is_settled,
         topology.quota_sharing,
+        topology.tls,
     )
     _replace(run_dir / _FILE, msgspec.msgpack.encode(published))
 
@@ -123,6 +125,7 @@ class TopologyReader(_NewsReader):
             retries=published.retries,
             health=published.health,
             quota_sharing=published.quota_sharing,
+            tls=published.tls,
         )
         return replace(topology, is_settled=published.is_settled)
 

@@ -29,7 +29,19 @@ _KEPT = "config.kept"
 _OK = slot("ridgeline_reloads_total", result="ok")
 _FAILED = slot("ridgeline_reloads_total", result="failed")
 _REFUSED = slot("ridgeline_configuration_refused")
-_AT_START_ONLY = ("listen", "observe_listen", "admin_listen", "log", "tracing", "chains", "calibration", "quotas")
+_AT_START_ONLY = (
+    "listen",
+    "observe_listen",
+    "admin_listen",
+    "log",
+    "tracing",
+    "chains",
+    "calibration",
+    "quotas",
+    "tls",
+    "observe_tls",
+    "admin_tls",
+)
 
 
 def first_config(path: Path, environ: Mapping[str, str], run_dir: Path) -> tuple[Config, str]:
@@ -115,8 +127,8 @@ class Reloader:
             text = read_text(self._path)
             config = parse_config(text, self._environ, str(self._path))
             # What begins in serving processes has to fit what control does with it, which was settled at the start.
-            settled = {name: getattr(self._at_start, name) for name in ("tracing", "chains", "quotas")}
-            self._fleet.reload(build_topology(config.model_copy(update=settled)))
+            settled = {name: getattr(self._at_start, name) for name in ("tracing", "chains", "quotas", "tls")}
+            self._fleet.reload(build_topology(config.model_copy(update=settled), self._path.parent))
             if self._finder is not None:
                 self._finder.follow(config, self._fleet.found)
             if self._run_dir is not None:

@@ -23,6 +23,7 @@ import uvloop
 from proxy.client import ClientConnection
 from proxy.published import TopologyReader
 from proxy.state import ServingState
+from proxy.tls import HANDSHAKE_SECONDS, SHUTDOWN_SECONDS, ListenerTls
 from routing.topology import Topology
 
 _BACKLOG = 4096
@@ -53,7 +54,15 @@ async def serve(options: Options) -> None:
         loop.add_reader(options.parent_fd, stop.set)
     listener = socket.socket(fileno=options.listen_fd)
     listener.setblocking(False)
-    server = await loop.create_server(lambda: ClientConnection(state), sock=listener, backlog=_BACKLOG)
+    state.listener_tls = tls = None if topology.tls is None else ListenerTls(topology.tls)
+    server = await loop.create_server(
+        lambda: ClientConnection(state),
+        sock=listener,
+        backlog=_BACKLOG,
+        ssl=None if tls is None else tls.context,
+        ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
+        ssl_shutdown_timeout=None if tls is None else SHUTDOWN_SECONDS,
+    )
     state.tick()
     await stop.wait()
     is_orphan = options.parent_fd is not None and _has_ended(options.parent_fd)

@@ -25,6 +25,7 @@ from proxy.records import RecordSender
 from proxy.request_head import parse_request_head
 from proxy.rundir import RECORDS_SOCKET, serving_cells
 from proxy.silence import look_for_silence
+from proxy.tls import ListenerTls, WorkerContexts
 from proxy.tracing import Tracer, hash_of, header_pattern
 from proxy.upstream import WorkerConnections
 from proxy.usage_refusals import UsageRefusals
@@ -80,6 +81,8 @@ class ServingState:
         self.loop = loop
         self.is_draining = False  # not ready any more, and every answer ends its connection
         self.is_closing = False  # idle connections of clients end, too
+        self.listener_tls: ListenerTls | None = None  # once there is a listener that has one
+        self.worker_contexts = WorkerContexts()
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
         self.held_body_bytes = 0  # of large bodies of requests under way
@@ -138,7 +141,10 @@ class ServingState:
         for pool in topology.pools:
             for worker in pool.workers:
                 where = (worker.name, worker.url)
-                kept = before.pop(where, None) or WorkerConnections(worker, self.loop)
+                kept = before.pop(where, None) or WorkerConnections(worker, self.loop, self.worker_contexts)
+                if kept.tls != pool.worker_tls:
+                    kept.close_idle()  # made under other rules
+                kept.tls = pool.worker_tls
                 kept.connect_seconds = pool.limits.connect_seconds
                 kept.idle_seconds = pool.limits.worker_idle_seconds
                 self._connections[where] = kept
@@ -229,6 +235,8 @@ class ServingState:
             self.loads.follow(guidance)
         self.loads.look_around()
         self.quotas.look(now)
+        if self.listener_tls is not None:
+            self.listener_tls.look(self.topology.tls)
         self.counting.look_after(self.topology, now)
         look_for_silence(self.exchanges, self.loads.health, self.topology.health.silence_seconds, now)
         self.loads.look_at_health(now)

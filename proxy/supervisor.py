@@ -105,7 +105,7 @@ class Supervisor:
         os.set_inheritable(self._parent_fd, True)
         for each in self._listeners:
             os.set_inheritable(each.fileno(), True)
-        self._listen_url = f"http://{bound_address(listener)}"
+        self._listen_address = bound_address(listener)
         self._children = [_Child(command) for command in build(self._directory.path, listener.fileno(), self._parent_fd)]
         self._is_up = False
         self._has_fault = False  # a child says that the configuration cannot work
@@ -235,11 +235,11 @@ class Supervisor:
         serving = sum(child.command.is_serving for child in self._children)
         if all(serving_cells(directory, slot).exists() for slot in range(serving)):
             with suppress(OSError, ValueError):
-                observers, admin = (directory / CONTROL_ADDRESSES).read_text().split()
+                observers, admin, scheme = (directory / CONTROL_ADDRESSES).read_text().split()
                 self._is_up = True
                 notice(
                     "INFO",
-                    f"ridgeline is up: clients {self._listen_url}, observers http://{observers}, admin http://{admin}",
+                    f"ridgeline is up: clients {scheme}://{self._listen_address}, observers {observers}, admin {admin}",
                 )
                 tell_systemd(READY)
 

@@ -10,7 +10,9 @@ import errno
 from time import monotonic as clock
 from typing import TYPE_CHECKING, cast
 
-from routing.topology import Worker
+from proxy.errors import worker_not_trusted
+from proxy.tls import SHUTDOWN_SECONDS, WorkerContexts, why_untrusted
+from routing.topology import Worker, WorkerTls
 
 if TYPE_CHECKING:
     from proxy.exchange import Exchange
@@ -96,10 +98,12 @@ class WorkerConnection(asyncio.Protocol):
 class WorkerConnections:
     """All connections to one worker."""
 
-    __slots__ = ("_idle", "_is_closed", "_loop", "_tasks", "connect_seconds", "idle_seconds", "worker")
+    __slots__ = ("_contexts", "_idle", "_is_closed", "_loop", "_tasks", "connect_seconds", "idle_seconds", "tls", "worker")
 
-    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop, contexts: WorkerContexts | None = None) -> None:
         self.worker = worker
+        self.tls = WorkerTls()  # of the pool, as the two below
+        self._contexts = contexts or WorkerContexts()
         self.connect_seconds = 5.0  # limits of the pool, set by whoever wires it
         self.idle_seconds = 4.0
         self._loop = loop
@@ -132,13 +136,28 @@ class WorkerConnections:
     async def _connect(self, exchange: Exchange) -> None:
         try:
             async with asyncio.timeout(self.connect_seconds):
-                _, connection = await self._loop.create_connection(
-                    lambda: WorkerConnection(self), self.worker.host, self.worker.port
-                )
+                if self.worker.is_tls:
+                    context, name = self._contexts.find(self.tls), self.tls.server_name or self.worker.host
+                    _, connection = await self._loop.create_connection(
+                        lambda: WorkerConnection(self),
+                        *(self.worker.host, self.worker.port),
+                        ssl=context,
+                        server_hostname=name,
+                        ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+                    )
+                else:
+                    _, connection = await self._loop.create_connection(
+                        lambda: WorkerConnection(self), self.worker.host, self.worker.port
+                    )
         except TimeoutError:
             exchange.connect_failed("connect_timeout")
         except OSError as error:
-            exchange.connect_failed("abandoned" if error.errno in _OWN_SHORTAGES else "connect_failed")
+            why = why_untrusted(error)
+            if why is None:
+                exchange.connect_failed("abandoned" if error.errno in _OWN_SHORTAGES else "connect_failed")
+            else:
+                exchange.fault = why
+                exchange.connect_failed("connect_failed", worker_not_trusted())
         else:
             exchange.connected(connection)
 
@@ -165,5 +184,9 @@ class WorkerConnections:
     def close(self) -> None:
         """Close all that is unused now, and the others when their exchanges end."""
         self._is_closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close all that is unused now."""
         while self._idle:
             self._idle[-1].close()

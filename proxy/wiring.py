@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from proxy.config import Config, PoolConfig, WorkerConfig
 from proxy.config_bounds import PoolAdmission
+from proxy.config_tls import listener_files, worker_tls
 from proxy.config_tokenizer import TokenizerConfig
 from proxy.worker_url import parse_worker_url
 from routing.quota import Quota, QuotaSharing
@@ -25,9 +27,11 @@ from routing.topology import (
     assemble,
 )
 
+HERE = Path()
 
-def build_topology(config: Config) -> Topology:
-    """Return what is configured as plain values.
+
+def build_topology(config: Config, folder: Path = HERE) -> Topology:
+    """Return what is configured as plain values; the file lies in ``folder``.
 
     Indices follow the order of the file, pools within a model smallest range first: every process that builds from the
     same file agrees on them.
@@ -39,7 +43,9 @@ def build_topology(config: Config) -> Topology:
     for settings in config.models:
         first_pool = len(pools)
         for pool in settings.pools_in_force:
-            pools.append(_pool(pool, len(pools), settings.name, _workers(pool.listed_workers, len(workers)), config, overall))
+            pools.append(
+                _pool(pool, len(pools), settings.name, _workers(pool.listed_workers, len(workers)), config, overall, folder)
+            )
             workers += pools[-1].workers
         models.append(
             Model(
@@ -73,6 +79,7 @@ def build_topology(config: Config) -> Topology:
         _following(config),
         retries=Retries(**config.retries.model_dump()),
         health=HealthRules(**config.health.model_dump()),
+        tls=listener_files(config.tls, folder),
         quota_sharing=(None if config.quotas.store is None else QuotaSharing(is_open=config.quotas.on_store_failure == "open")),
     )
 
@@ -96,7 +103,9 @@ def _following(config: Config) -> Following:
     )
 
 
-def _pool(pool: PoolConfig, index: int, model: str, workers: tuple[Worker, ...], config: Config, overall: Limits) -> Pool:
+def _pool(
+    pool: PoolConfig, index: int, model: str, workers: tuple[Worker, ...], config: Config, overall: Limits, folder: Path
+) -> Pool:
     key = pool.worker_key or config.worker_key
     inherited = {limit.name: getattr(overall, limit.name) for limit in fields(overall)}
     return Pool(
@@ -113,6 +122,7 @@ def _pool(pool: PoolConfig, index: int, model: str, workers: tuple[Worker, ...],
         asks_usage=pool.ask_usage,
         worker_key=key.get_secret_value() if key else None,
         health_path=pool.health_path,
+        worker_tls=worker_tls(pool.worker_tls or config.worker_tls, folder),
         finds_workers=pool.finds_workers is not None,
         limits=Limits(**inherited | pool.limits.model_dump(exclude_unset=True)),
         admission=_admission(config.admission, pool.admission),

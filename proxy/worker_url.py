@@ -15,7 +15,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _HOST_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _PATH = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
 _ENDPOINTS = ("/chat/completions", "/completions", "/models", "/responses", "/health", "/metrics")
-_HTTP_PORT = 80
+_PORTS = {"http": 80, "https": 443}
 _EXAMPLE = "write it like http://10.0.0.11:8000"
 _LISTEN_EXAMPLE = 'write it like 0.0.0.0:8080, 127.0.0.1:8080 or "[::]:8080"'
 
@@ -27,17 +27,18 @@ class WorkerUrl:
     host: str  # lower case, IPv6 without brackets
     port: int
     base_path: str  # "" or "/sub/path"
+    scheme: str = "http"  # or "https"
 
     @property
     def authority(self) -> str:
-        """For the Host header: with brackets for IPv6, and the port unless it is 80."""
+        """For the Host header: with brackets for IPv6, and the port unless it is the scheme's own."""
         host = _bracketed(self.host)
-        return host if self.port == _HTTP_PORT else f"{host}:{self.port}"
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def url(self) -> str:
         """Scheme, authority and path, without a slash or ``/v1`` at the end."""
-        return f"http://{self.authority}{self.base_path}"
+        return f"{self.scheme}://{self.authority}{self.base_path}"
 
     @property
     def default_name(self) -> str:
@@ -67,7 +68,7 @@ class ListenAddress:
 
 
 def parse_worker_url(text: str) -> WorkerUrl:
-    """Return the normal form of a worker's base URL. Raises `RefusedError` for anything that is not plain ``http://host[:port][/path]``."""
+    """Return the normal form of a worker's base URL. Raises `RefusedError` for anything but ``http[s]://host[:port][/path]``."""
     if not text:
         raise RefusedError("the worker URL is empty", _EXAMPLE)
     if any(not "!" <= character <= "~" for character in text):
@@ -76,17 +77,15 @@ def parse_worker_url(text: str) -> WorkerUrl:
     if not found:
         raise RefusedError("the worker URL has no scheme", "begin it with http://, as in http://10.0.0.11:8000")
     scheme, rest = found.group(1).lower(), found.group(2)
-    if scheme == "https":
-        raise RefusedError("https to workers is not supported yet", "use http:// inside a network you trust")
-    if scheme != "http":
+    if scheme not in _PORTS:
         raise RefusedError(f"the worker URL has the scheme {scheme}", _EXAMPLE)
     if "?" in rest or "#" in rest:
         raise RefusedError("the worker URL has a query or a fragment", "give the base URL only; a key goes into worker_key")
     authority, slash, path = rest.partition("/")
     if "@" in authority:
         raise RefusedError("the worker URL has a user or password in it", "put the worker's key into worker_key")
-    host, port = _split_worker_authority(authority)
-    return WorkerUrl(host=host, port=port, base_path=_base_path(slash + path))
+    host, port = _split_worker_authority(authority, _PORTS[scheme])
+    return WorkerUrl(host=host, port=port, base_path=_base_path(slash + path), scheme=scheme)
 
 
 def parse_listen_address(text: str) -> ListenAddress:
@@ -103,7 +102,7 @@ def parse_listen_address(text: str) -> ListenAddress:
     return ListenAddress(host=_host(host, _LISTEN_EXAMPLE), port=_port(port, _LISTEN_EXAMPLE))
 
 
-def _split_worker_authority(authority: str) -> tuple[str, int]:
+def _split_worker_authority(authority: str, default_port: int) -> tuple[str, int]:
     if "%" in authority:
         raise RefusedError("the worker URL has an IPv6 zone (%)", "use an address without a zone, or a host name")
     if authority.startswith("["):
@@ -112,10 +111,10 @@ def _split_worker_authority(authority: str) -> tuple[str, int]:
             raise RefusedError("the worker URL has [ without ]", "write it like http://[fd00::1]:8000")
         if port and not port.startswith(":"):
             raise RefusedError("the worker URL has something between ] and the port", "write it like http://[fd00::1]:8000")
-        return _host(host + "]", _EXAMPLE), _port(port[1:], _EXAMPLE) if port else _HTTP_PORT
+        return _host(host + "]", _EXAMPLE), _port(port[1:], _EXAMPLE) if port else default_port
     host, colon, port = authority.rpartition(":")
     if not colon:
-        return _host(authority, _EXAMPLE), _HTTP_PORT
+        return _host(authority, _EXAMPLE), default_port
     if ":" not in host:
         return _host(host, _EXAMPLE), _port(port, _EXAMPLE)
     # IPv6 without brackets: fine as long as there is only one way to read it
@@ -127,7 +126,7 @@ def _split_worker_authority(authority: str) -> tuple[str, int]:
         )
     if not whole and not with_port:
         raise RefusedError("the worker URL has more than one colon and no IPv6 address", _EXAMPLE)
-    return (_host(authority, _EXAMPLE), _HTTP_PORT) if whole else (_host(host, _EXAMPLE), _port(port, _EXAMPLE))
+    return (_host(authority, _EXAMPLE), default_port) if whole else (_host(host, _EXAMPLE), _port(port, _EXAMPLE))
 
 
 def _base_path(path: str) -> str:

@@ -65,6 +65,30 @@ class Worker:
     source: str = "config"  # who named it: config, admin, or how it was found (file, dns, srv, kubernetes)
     data_parallel_ranks: int = 1  # above 1: requests name one of them
 
+    @property
+    def is_tls(self) -> bool:
+        """Whether it is spoken to by TLS."""
+        return self.url.startswith("https:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """Whole paths of what a listener shows."""
+
+    certificate: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTls:
+    """How a worker with an https URL is trusted; whole paths."""
+
+    ca: str | None = None  # None: the system's
+    verifies: bool = True
+    server_name: str | None = None  # None: the URL's host
+    certificate: str | None = None  # shown to the worker
+    key: str | None = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
@@ -83,6 +107,7 @@ class Pool:
     asks_usage: bool = True  # ask workers for usage in streams that did not, and take it out again
     worker_key: str | None = field(default=None, repr=False)  # sent as Bearer to the workers
     health_path: str = "/health"  # that says by 200 whether a worker is well
+    worker_tls: WorkerTls = field(default_factory=WorkerTls)
     finds_workers: bool = False  # they are found while the gateway runs; there may be none
     limits: Limits = field(default_factory=Limits)
     admission: Admission = field(default_factory=Admission)
@@ -178,6 +203,7 @@ class Topology:
     retries: Retries = field(default_factory=Retries)
     health: HealthRules = field(default_factory=HealthRules)
     quota_sharing: QuotaSharing | None = None  # None: limits are for this gateway alone
+    tls: TlsFiles | None = None  # of the clients' listener; None: plain
     is_settled: bool = True  # False: some pool's workers have not been looked up yet since the gateway started
 
     @property
@@ -204,6 +230,7 @@ def assemble(
     retries: Retries | None = None,
     health: HealthRules | None = None,
     quota_sharing: QuotaSharing | None = None,
+    tls: TlsFiles | None = None,
 ) -> Topology:
     """The topology of these models, whose pools and workers carry indices from 0 in the order in which they come."""
     pools = tuple(pool for model in models for pool in model.pools)
@@ -218,4 +245,5 @@ def assemble(
         retries=retries or Retries(),
         health=health or HealthRules(),
         quota_sharing=quota_sharing,
+        tls=tls,
     )

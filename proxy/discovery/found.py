@@ -142,7 +142,7 @@ def worker_at(url: WorkerUrl, name: str, source: str, *, is_draining: bool = Fal
 
 
 def _as_found(worker: Worker) -> FoundWorker:
-    url = WorkerUrl(host=worker.host, port=worker.port, base_path=worker.base_path)
+    url = WorkerUrl(host=worker.host, port=worker.port, base_path=worker.base_path, scheme="https" if worker.is_tls else "http")
     return FoundWorker(name=worker.name, url=url, is_draining=worker.is_draining, source=worker.source)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 import time
 from collections import deque
@@ -66,7 +67,15 @@ class Received:
 class ScriptedWorker:
     """Create, `start`, and `stop`; or use it as an async context manager."""
 
-    def __init__(self, script: Callable[[Received], Script] | Script = (), *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        script: Callable[[Received], Script] | Script = (),
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.tls = tls
         self.script = script  # for requests that find the queue empty
         self.requests: list[Received] = []  # in the order of their arrival, without probes
         self.probes: list[Received] = []  # GET /health, /metrics and /v1/models
@@ -88,7 +97,7 @@ class ScriptedWorker:
     @property
     def url(self) -> str:
         """The base URL, also while the worker does not listen."""
-        return f"http://{self.host}:{self.port}"
+        return f"{'http' if self.tls is None else 'https'}://{self.host}:{self.port}"
 
     @property
     def open_connections(self) -> int:
@@ -102,7 +111,7 @@ class ScriptedWorker:
     async def start(self) -> None:
         """Listen; after `stop` on the same port as before."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), self.host, self.port)
+        self._server = await loop.create_server(lambda: _Connection(self), self.host, self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop_listening(self) -> None:

@@ -32,7 +32,7 @@ def child(name: str, behaviour: str, directory: Path, listen_fd: int, parent_fd:
         note("started")
         os._exit(int(behaviour.removeprefix("exit-")))
     file = "control.addresses" if name == "control" else f"{name}.cells"
-    (directory / file).write_text("127.0.0.1:1 127.0.0.1:2")
+    (directory / file).write_text("http://127.0.0.1:1 https://127.0.0.1:2 http")
     note("started")
     if behaviour.startswith("late-"):
         time.sleep(0.2)

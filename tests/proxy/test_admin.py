@@ -100,7 +100,7 @@ async def test_a_worker_is_drained_and_resumed_and_removed(admin):
         ({"pool": "other"}, "no pool"),
         ({"name": "w-0"}, "'w-0' already"),
         ({"url": "http://127.0.0.1:1"}, "already"),
-        ({"url": "https://127.0.0.1:99"}, "https"),
+        ({"url": "ftp://127.0.0.1:99"}, "ftp"),
         ({"url": "http://user:s3cret@127.0.0.1:99"}, "user or password"),
         ({"url": ""}, "empty"),
         ({"url": 5}, "url"),

@@ -112,7 +112,7 @@ def test_all_up_is_told_once_and_the_end_comes_in_order(start: Start) -> None:
     eventually(family.is_up)
     assert family.text.count("\n") == 1
     assert (
-        f"clients http://127.0.0.1:{family.address[1]}, observers http://127.0.0.1:1, admin http://127.0.0.1:2" in family.text
+        f"clients http://127.0.0.1:{family.address[1]}, observers http://127.0.0.1:1, admin https://127.0.0.1:2" in family.text
     )
 
     assert family.end() == 0

@@ -43,7 +43,6 @@ def test_spellings_come_to_one_form(text, url, name):
         ("localhost:8000", "scheme"),
         ("10.0.0.1", "scheme"),
         ("//host", "scheme"),
-        ("https://a:8000", "not supported yet"),
         ("ftp://a", "scheme ftp"),
         ("http://", "host"),
         ("http://:8000", "host"),

@@ -49,7 +49,7 @@ def test_yaml_and_json_are_read(text: str, found: dict[str, str]) -> None:
         (b"- {name: x}", "entry 1 is neither"),
         (b"- {url: 3}", "no text"),
         (b"- {url: http://a, name: 3}", "no text"),
-        (b"- https://a", "entry 1: https"),
+        (b"- ftp://a", "entry 1: the worker URL has the scheme ftp"),
         (b"- http://user:secret@a", "user or password"),
         (b"- {url: http://a, name: ' x'}", "entry 1: has blanks"),
         (b"- http://a\n- http://A:80/", "two workers have the name a:80"),

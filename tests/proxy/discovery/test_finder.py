@@ -216,7 +216,7 @@ async def test_a_worker_that_vanished_is_not_asked_how_it_is(tmp_path: Path) -> 
     """It is dead as a rule, which is no news, and what was known of it holds no more; when it comes back it is asked again."""
 
     def probed(rig: Rig) -> set[str]:
-        return {name for name, _, _ in rig.fleet._probing}
+        return {name for name, *_ in rig.fleet._probing}
 
     async with a_rig(tmp_path) as rig:
         rig.told.says("a", "x", "y")
