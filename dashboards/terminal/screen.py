@@ -63,7 +63,7 @@ def _gateway(facts: GatewayFacts) -> Text:
 def _findings(fleet: Fleet) -> Iterator[Text]:
     for finding in fleet.findings[:_MOST_FINDINGS]:
         since = (
-            "" if finding.since_unix_seconds is None else f"  since {_ago(fleet.now_unix_seconds - finding.since_unix_seconds)}"
+            "" if finding.since_unix_seconds is None else f"  for {_ago(fleet.now_unix_seconds - finding.since_unix_seconds)}"
         )
         yield Text.assemble(
             ("● ", _STYLES.get(finding.severity, "")),

@@ -80,7 +80,7 @@ def test_findings_say_since_when_and_what_to_do():
 
     text = drawn(screen(a_fleet(a_worker(), findings=many), most_workers=9))
 
-    assert "short-1 is full  since 3 min  → add workers" in text
+    assert "short-1 is full  for 3 min  → add workers" in text
     assert "and 2 more" in text
     assert text.count("→") == 5
 
