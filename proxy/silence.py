@@ -42,9 +42,8 @@ def look_for_silence(exchanges: Collection[Exchange], health: FleetHealth, silen
 
 
 def _last_sign_at(exchange: Exchange, sent_at: float) -> float:
-    if exchange.first_body_at is not None:
-        return last_sign_at(exchange)
-    return sent_at if exchange.last_data_at is None else exchange.last_data_at
+    """The head of an answer is none: an API server sends it at once, whatever becomes of the engine behind it."""
+    return sent_at if exchange.first_body_at is None else last_sign_at(exchange)
 
 
 def _is_one_overdue(those: list[tuple[Exchange, float]], silence_seconds: float, now: float) -> bool:

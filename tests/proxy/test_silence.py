@@ -81,6 +81,13 @@ def test_fresh_requests_say_nothing() -> None:
     assert judged(31.0, Asking(), *[Asking(50_000, sent_at=float(at)) for at in range(1, 31)])[0] is Condition.SILENCE
 
 
+def test_heads_of_answers_are_no_sign_of_an_engine() -> None:
+    """The API server of a worker that hangs sends the head of each new stream at once, and nothing after it."""
+    fresh = [Asking(sent_at=float(at), last_data_at=at + 0.01) for at in range(1, 31)]
+
+    assert judged(31.0, Asking(last_data_at=0.01), *fresh)[0] is Condition.SILENCE
+
+
 def test_another_worker_does_not_speak_for_it() -> None:
     """Each is judged by its own."""
     assert judged(31.0, Asking(), Asking(worker="w-1", last=30.0)) == (Condition.SILENCE, [True, False])
