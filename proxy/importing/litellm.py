@@ -21,8 +21,8 @@ _POLICIES = {
     "latency-based-routing": "fastest",
 }
 _OF_DEPLOYMENT = {
-    "rpm": "rates are limited by key, not by deployment; caps come from the workers' memory (`admission`)",
-    "tpm": "rates are limited by key, not by deployment; caps come from the workers' memory (`admission`)",
+    "rpm": "rates are limited by key (`quota`), not by deployment; caps come from the workers' memory (`admission`)",
+    "tpm": "rates are limited by key (`quota`), not by deployment; caps come from the workers' memory (`admission`)",
     "weight": "load is what is looked at; a worker that can take less is given less by `admission`",
     "stream_timeout": "streams have limits of their own: first_byte_seconds and token_gap_seconds",
     "order": "pools of one model take each other's place by overflow_to",

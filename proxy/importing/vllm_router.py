@@ -23,7 +23,7 @@ _POLICIES = {
 _SESSION_HEADER = "x-session-id"
 _WHY = {
     "max-concurrent-requests": "workers are given what their memory holds (`admission`), the rest waits (queue_requests)",
-    "rate-limit-tokens-per-second": "requests a second over all clients have no bound here",
+    "rate-limit-tokens-per-second": "rates are limited by key (`quota`), not over all of them",
     "prefill-policy": "policies are by pool",
     "decode-policy": "policies are by pool",
     "cache-threshold": "affinity goes by the beginning of the prompt with bounded load; there is nothing to tune",
