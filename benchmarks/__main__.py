@@ -113,7 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rounds=[],
     )
     if options.go_on and options.json and options.json.exists():
-        earlier = read_json(options.json.read_bytes())
+        try:
+            earlier = read_json(options.json.read_bytes())
+        except ValueError as error:
+            _tell(f"{options.json} is no run that could be gone on with: {error}")
+            return 2
         if others := other_conditions(run, earlier):
             _tell(f"{options.json} is of a run under other conditions: {', '.join(others)}")
             return 2
