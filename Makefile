@@ -11,7 +11,7 @@ export PYTHONNOUSERSITE := 1
 
 # The tests that compare the tree with the layout's rules and the generated pages with their sources; they take seconds.
 READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_catalog.py tests/telemetry/test_record_reference.py tests/proxy/test_config*.py tests/proxy/test_command_reference.py)
-READ_ONLY_TESTS += $(wildcard tests/dashboards/test_grafana.py)
+READ_ONLY_TESTS += $(wildcard tests/dashboards/test_grafana.py tests/dashboards/test_rules.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-vllm compare-vllm test test-vllm check fix docs bench chaos clean runtime dev
