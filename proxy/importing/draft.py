@@ -45,6 +45,7 @@ class Draft:
 
     settings: dict[str, Any] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
+    uses_https: bool = False  # a worker has to be trusted
     variables: dict[str, Variable] = field(default_factory=dict)  # to be set in the environment
 
     def leave_out(self, where: str, why: str) -> None:
@@ -108,9 +109,11 @@ class Draft:
         match = _URL.fullmatch(text)
         if match is None:
             text = f"http://{text}"
-        elif match[1].lower() != "http":
-            self.leave_out(where, f"{match[1].lower()} to workers is not spoken: only http, within your network")
+        elif match[1].lower() not in ("http", "https"):
+            self.leave_out(where, f"{match[1].lower()} to workers is not spoken: only http and https")
             return None
+        elif match[1].lower() == "https":
+            self.uses_https = True
         if "@" in text.partition("://")[2].partition("/")[0]:
             self.leave_out(where, "a user and password in the URL: workers get `worker_key` as Bearer token")
             return None

@@ -13,6 +13,7 @@ from typing import Any
 from proxy.importing.draft import Draft, NothingToImportError, items, mapping, seconds
 
 _PROVIDERS = ("hosted_vllm", "openai", "text-completion-openai", "openai_like", "custom_openai", "litellm_proxy")
+_CLOUDS = ("api.openai.com", ".openai.azure.com", "openrouter.ai", "api.together.xyz", "api.groq.com")
 _POLICIES = {
     "simple-shuffle": "power-of-two",
     "least-busy": "least-load",
@@ -93,6 +94,9 @@ def _deployments(whole: dict[str, Any], draft: Draft) -> Iterator[_Deployment]:
         base = parameters.get("api_base", parameters.get("base_url"))
         if base is None:
             draft.leave_out(where, f"no api_base: this goes to the cloud of {provider}, not to a vLLM server")
+            continue
+        if isinstance(base, str) and any(cloud in base for cloud in _CLOUDS):
+            draft.leave_out(where, "its api_base is that of a cloud, not of a vLLM server")
             continue
         url = draft.worker_url(base, f"{where}.litellm_params.api_base")
         if url is None:

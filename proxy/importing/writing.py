@@ -20,6 +20,8 @@ def text_of(draft: Draft, *, kind: str, source: str) -> str:
     if draft.left_out:
         lines += ["", "Not carried over:"]
         lines += [f"  {note.where}: {note.why}" for note in draft.left_out]
+    if draft.uses_https:
+        lines += ["", "Workers with https have to be trusted: `worker_tls`, unless a CA of the system has signed them."]
     if not _knows_gpus(draft):
         lines += ["", "Say `gpu:` of each pool (`h100-sxm`, …), and requests are held against what that GPU can do."]
     body = yaml.safe_dump(draft.settings, sort_keys=False, width=_WIDTH, allow_unicode=True)

@@ -147,6 +147,31 @@ def test_the_pod_may_write_nowhere_and_become_nobody():
     assert not the_pod(render.objects(listed))["automountServiceAccountToken"]
 
 
+def test_with_certificates_everybody_who_asks_uses_https():
+    """Probes by `tls`, Prometheus by `observe_tls`; the Secret is mounted where the configuration looks for it."""
+    tls = {"certificate": "/tls/tls.crt", "key": "/tls/tls.key"}
+    mount = {"name": "tls", "mountPath": "/tls", "readOnly": True}
+    objects = render.objects(
+        values(
+            config={"models": WORKERS, "tls": tls, "observe_tls": tls},
+            workerPools=[],
+            extraVolumes=[{"name": "tls", "secret": {"secretName": "ridgeline-tls"}}],
+            extraVolumeMounts=[mount],
+        )
+    )
+
+    (container,) = the_pod(objects)["containers"]
+    assert {container[f"{name}Probe"]["httpGet"]["scheme"] for name in ("startup", "liveness", "readiness")} == {"HTTPS"}
+    assert mount in container["volumeMounts"]
+    (monitor,) = of_kind(objects, "PodMonitor")
+    assert monitor["spec"]["podMetricsEndpoints"][0]["scheme"] == "https"
+    (service,) = of_kind(objects, "Service")
+    assert service["spec"]["ports"][0]["appProtocol"] == "https"
+    for each in objects:
+        if each["kind"] not in CUSTOM:
+            kubernetes_validate.validate(each, OLDEST, strict=True)
+
+
 def test_roles_are_for_endpoint_slices_where_workers_are_and_for_nothing_else():
     """One in each namespace that the configuration names, none where workers are listed."""
     here = {"kubernetes": {"service": "a"}}

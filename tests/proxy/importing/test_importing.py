@@ -91,7 +91,8 @@ def test_what_litellm_has_beyond_workers_is_named():
         ([], "no model_list"),
         ([{"model_name": "a", "litellm_params": {"model": "gpt-4o"}}], "no vLLM server"),
         ([{"model_name": "a", "litellm_params": {"model": "openai/gpt-4o"}}], "no api_base"),
-        ([{"model_name": "a", "litellm_params": {"model": "openai/b", "api_base": "https://x/v1"}}], "https to workers"),
+        ([{"model_name": "a", "litellm_params": {"model": "openai/b", "api_base": "grpc://x/v1"}}], "grpc to workers"),
+        ([{"model_name": "a", "litellm_params": {"model": "openai/b", "api_base": "https://api.openai.com/v1"}}], "of a cloud"),
         ([{"model_name": "a", "litellm_params": {"model": "openai/b", "api_base": "http://me:pass@x"}}], "Bearer token"),
         ([{"model_name": "a"}], "none of its deployments"),
     ],
@@ -102,6 +103,16 @@ def test_a_litellm_without_a_vllm_has_nothing_to_import(models, reason):
         from_text(Kind.LITELLM, yaml.safe_dump({"model_list": models}))
 
     assert "pass@" not in str(failure.value)
+
+
+def test_workers_with_https_are_taken_and_have_to_be_trusted():
+    """Which the file says."""
+    entry = {"model_name": "a", "litellm_params": {"model": "openai/b", "api_base": "https://vllm.internal/v1"}}
+
+    text, draft = imported(Kind.LITELLM, yaml.safe_dump({"model_list": [entry]}), source="it", model=None, release="vllm")
+
+    assert draft.settings["models"][0]["pools"][0]["workers"] == ["https://vllm.internal"]
+    assert "worker_tls" in text
 
 
 def test_two_groups_for_the_same_workers_are_one_model_with_two_names():
