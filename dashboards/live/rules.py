@@ -13,7 +13,7 @@ from dashboards.live.finding import Finding, Growth, Severity, capital, finding_
 from dashboards.live.fleet import GatewayFacts, PoolView, WorkerView
 from dashboards.live.hour import Minute
 from dashboards.live.words import OUTCOMES, cause_words, count, percent, seconds
-from telemetry.prefix_drift import Drift
+from telemetry.prefix_drift import Drift, DriftKind
 
 _LEAST_FAILED = 3
 _FAILED_RATIO = 0.05
@@ -27,6 +27,7 @@ _LEAST_HIT_TOKENS = 20_000  # prompt tokens of a minute, below which a hit share
 _BASELINE_MINUTES = 5
 _HIT_WORTH_RATIO = 0.2  # a usual hit share below it is not missed
 _HIT_DROP_RATIO = 0.5
+_COSTLY_DRIFT_TOKENS = 20_000  # missed; less is worth knowing, and nothing to get up for
 
 
 def gateway_findings(gateway: GatewayFacts, growth: Growth, now: float) -> Iterator[Finding]:
@@ -170,19 +171,26 @@ def hit_drop(pool: PoolView, minutes: Sequence[Minute]) -> Finding | None:
     return finding_of(Severity.WARNING, "hit_drop", text, cause_words("missed_prefix").advice, pool, cause="missed_prefix")
 
 
+_CHANGES = {
+    DriftKind.INSERTED: "text was inserted",
+    DriftKind.REMOVED: "text was removed",
+    DriftKind.CHANGED: "text was replaced",
+}
+
+
 def drift_finding(drift: Drift) -> Finding:
     """A system prompt that was cached and has changed, with the key that most of its requests have."""
     key = max(drift.keys, key=drift.keys.__getitem__, default="")
     of = f" of key {key}" if key else ""
+    changed = "changes with each request" if drift.texts > 1 and drift.texts >= drift.requests / 2 else "has changed"
     text = (
-        f"The system prompt{of} for {drift.model} was {drift.kind.value} near byte {drift.position_bytes:,}: "
+        f"The system prompt{of} for {drift.model} {changed} ({_CHANGES[drift.kind]} near byte {drift.position_bytes:,}): "
         f"{count(drift.requests, 'request')} missed {count(drift.missed_tokens, 'cached token')}"
     )
-    if drift.texts > 1 and drift.texts >= drift.requests / 2:
-        text = text.replace("was ", "changes with each request, ", 1)
+    is_costly = drift.missed_tokens >= _COSTLY_DRIFT_TOKENS
     return Finding(
         kind="drift",
-        severity="warning",
+        severity=(Severity.WARNING if is_costly else Severity.NOTICE).name.lower(),
         text=text,
         advice="Ask its owner what changed; put what varies (time, user, ids) behind what stays the same.",
         since_unix_seconds=drift.since,

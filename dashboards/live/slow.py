@@ -58,7 +58,7 @@ def slow_findings(pool: PoolView) -> Iterator[Finding | None]:
     """
     whole = _Pool(pool)
     slow: list[Finding] = []
-    for number, worker in enumerate(pool.workers):
+    for number, worker in enumerate(sorted(pool.workers, key=lambda each: -each.lately.deviating)):
         if (found := _slow(whole, worker)) is not None:
             slow.append(found)
         if number % _SLICE == _SLICE - 1:

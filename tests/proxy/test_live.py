@@ -101,10 +101,15 @@ async def test_a_viewer_gets_the_fleet_and_what_ends(page):
         async with page.feed._looking:
             await page.feed._look()
         then = [await next_event(answer) for _ in range(2)]
+        page.feed.take([a_record("r-4")])
+        async with page.feed._looking:
+            await page.feed._look()
+        last = [await next_event(answer) for _ in range(2)]
 
     assert [name for name, _ in first + then] == ["fleet", "hour", "records", "fleet", "records"]
     assert [row["id"] for row in first[2][1]] == ["r-2", "r-1"]
     assert [row["id"] for row in then[1][1]] == ["r-3"]
+    assert [row["id"] for row in last[1][1]] == ["r-4"]
 
 
 async def test_text_that_is_no_text_costs_no_other_record(page):

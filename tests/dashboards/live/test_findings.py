@@ -242,8 +242,26 @@ def test_a_drift_names_its_key_and_place() -> None:
     (found,) = found_in(a_view(a_pool(a_worker())), drift)
 
     assert (found.kind, found.key, found.since_unix_seconds) == ("drift", "app-a", 900.0)
-    assert "near byte 1,234: 32 requests missed 64,000 cached tokens" in found.text
+    assert found.text == (
+        "The system prompt of key app-a for m has changed (text was inserted near byte 1,234): "
+        "32 requests missed 64,000 cached tokens"
+    )
+    assert found.severity == "warning"
     assert found_in(a_view(a_pool(a_worker()), now=5000.0), drift) == []
+
+    drift.texts, drift.missed_tokens = 32, 900
+    (cheap,) = found_in(a_view(a_pool(a_worker())), drift)
+    assert (cheap.severity, "changes with each request" in cheap.text) == ("notice", True)
+
+
+def test_who_suffers_most_comes_first() -> None:
+    """Among slow workers of a pool."""
+    little = {**SLOW, "causes": {"kv_pressure": 9}, "lately": Sums(requests=40, deviating=9)}
+    much = {**SLOW, "causes": {"missed_prefix": 20}}
+
+    found = found_in(a_view(a_pool(a_worker("w-0", **little), a_worker("w-1", **much), a_worker("w-2"), a_worker("w-3"))))
+
+    assert [each.worker for each in found] == ["w-1", "w-0"]
 
 
 def test_a_drop_of_the_hit_share_is_held_against_the_hour() -> None:

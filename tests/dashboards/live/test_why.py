@@ -48,6 +48,14 @@ def test_shares_are_of_what_was_measured() -> None:
     assert one.share_ratio == pytest.approx(2 * other.share_ratio)
 
 
+def test_an_answer_of_one_token_has_no_pace() -> None:
+    """Its one token is the prefill's."""
+    numbers = explained(with_fields(a_stream(), completion_tokens=1, tpot_seconds=None)).numbers
+
+    assert numbers.decode_bytes is None
+    assert numbers.prefill_flop is not None
+
+
 @pytest.mark.parametrize("fields", [{"prompt_tokens": None}, {"prompt_is_estimate": True}, {"is_batch": True}])
 def test_nothing_is_computed_from_guesses(fields: dict[str, Any]) -> None:
     """Without counted tokens of one sequence there are no numbers."""

@@ -53,10 +53,13 @@ def test_what_was_attained_is_compared_request_by_request() -> None:
     slow = a_record(upstream_ttft_seconds=0.2, ttft_expected_seconds=0.1, ttft_floor_seconds=0.05)
     unknown = a_record(upstream_ttft_seconds=9.0, ttft_expected_seconds=0.1, ttft_floor_seconds=0.05, cached_tokens=None)
 
-    figure = a_window(fair, slow, slow, unknown).glimpse("w-0").ttft
+    def attained(*records: RequestRecord) -> float | None:
+        figure = a_window(*records).glimpse("w-0").ttft
+        return None if figure is None else figure.attained_p50_ratio
 
-    assert figure is not None
-    assert figure.attained_p50_ratio == pytest.approx(0.5, rel=0.08)
+    assert attained(fair, slow, slow) == pytest.approx(0.5, rel=0.08)
+    assert attained(fair, fair, slow, unknown, unknown, unknown) == pytest.approx(1.0, rel=0.08)
+    assert attained(unknown) is None
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, BOUNDS[0], BOUNDS[-1], 5000.0])
