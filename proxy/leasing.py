@@ -90,10 +90,10 @@ class Leasing:
             now = clock()
             try:
                 if self._store is not None:
-                    await self._lend(fleet, view, self._store, now)
+                    await self.lend(fleet, view, self._store, now)
                 if now >= show_at:
                     show_at = now + SHOW_SECONDS
-                    self._show(fleet, view, now)
+                    self.show(fleet, view, now)
             except Exception:
                 _log.exception("the quotas of keys could not be looked at")
             await asyncio.sleep(SHOW_SECONDS if self._store is None or not _has_quotas(fleet) else LOOK_SECONDS)
@@ -103,7 +103,8 @@ class Leasing:
         if self._store is not None:
             await self._store.close()
 
-    async def _lend(self, fleet: Fleet, view: GatewayView, store: LimitStore, now: float) -> None:
+    async def lend(self, fleet: Fleet, view: GatewayView, store: LimitStore, now: float) -> None:
+        """Take from the store what is wanted, or soon will be, and say what there is. Called many times a second."""
         topology, values = fleet.topology, fleet.cells.values
         snapshot, layout = view.snapshot(), self._layout_of(topology)
         if self._layout_of(snapshot.topology).digest != layout.digest:
@@ -126,7 +127,7 @@ class Leasing:
             if asked or self._is_up is False:
                 self._note(is_up=True)
         except (StoreError, TimeoutError) as error:
-            self._ask_at = clock() + _RETRY_SECONDS
+            self._ask_at = now + _RETRY_SECONDS
             self._note(is_up=False, why=str(error) or f"no answer within {STORE_SECONDS} s")
         if self._is_up is not None:
             values[_STORE_UP] = float(self._is_up)
@@ -199,7 +200,8 @@ class Leasing:
             _log.error("the store of shared quotas is away: %s", why)
         self._is_up = is_up
 
-    def _show(self, fleet: Fleet, view: GatewayView, now: float) -> None:
+    def show(self, fleet: Fleet, view: GatewayView, now: float) -> None:
+        """Write down limits, and what is left of them. Called every second."""
         topology, values = fleet.topology, fleet.cells.values
         snapshot, layout = view.snapshot(), self._layout_of(topology)
         if self._layout_of(snapshot.topology).digest != layout.digest:

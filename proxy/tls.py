@@ -84,7 +84,7 @@ class ListenerTls:
             read_certificate(self.files)  # as a whole first: the one in use must not get half of a bad pair
             _load(self.context, self.files.certificate, self.files.key)
         except RefusedError as error:
-            if self._on_fault is not None and seen != self._seen:
+            if self._on_fault is not None:
                 self._on_fault(f"{error.wrong}; {error.right}. The certificate that was read before stays")
             self._seen = seen
             return False
