@@ -125,10 +125,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_bytes(write_json(run))  # so that a path that cannot be written is noticed now
     if options.together:
-        together = measure_together(proxies, run.workloads, tool=tool, core=core, scale=options.scale, rounds=options.rounds)
-        run.rounds.extend(together)
-        if options.json:
-            options.json.write_bytes(write_json(run))
+        for figures in measure_together(
+            proxies, run.workloads, tool=tool, core=core, scale=options.scale, rounds=options.rounds
+        ):
+            run.rounds.append(figures)
+            _tell(f"{len(run.rounds)} rounds")
+            if options.json:
+                options.json.write_bytes(write_json(run))
         sys.stdout.write(write_report(run, GATEWAY))
         return 0
     try:

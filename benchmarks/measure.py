@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,11 +76,10 @@ def measure_round(
 
 def measure_together(
     proxies: Sequence[Proxy], workloads: Sequence[Workload], *, tool: Tool, core: int, scale: float, rounds: int
-) -> list[Round]:
+) -> Iterator[Round]:
     """Run all proxies at once and drive them in turn, one workload after the other, so that figures that are compared are taken
     within a second of each other: for a machine that has other things to do. What fails becomes an error in its place.
     """
-    measured: list[Round] = []
     with ExitStack() as stack:
         places: dict[str, Place] = {}
         pids: dict[str, int] = {}
@@ -95,7 +94,6 @@ def measure_together(
         for number in range(rounds):
             first = number % len(proxies)
             figures: Round = {proxy.name: ProxyRound() for proxy in proxies}
-            measured.append(figures)
             for workload in workloads:
                 for proxy in (*proxies[first:], *proxies[:first]):
                     place, stand_in = places[proxy.name], stand_ins[proxy.name]
@@ -106,7 +104,7 @@ def measure_together(
                     except ToolError as error:
                         figures[proxy.name].errors[workload.name] = str(error)
                     stand_in.enter_context(tool.standing_in(place.worker_port))
-    return measured
+            yield figures
 
 
 def _measure(
