@@ -50,21 +50,30 @@ class Prometheus:
 
 @asynccontextmanager
 async def running_prometheus(
-    folder: Path, targets: dict[str, Sequence[str]], *, rules: Sequence[Path] = (), every_seconds: int = 1
+    folder: Path,
+    targets: dict[str, Sequence[str]],
+    *,
+    rules: Sequence[Path] = (),
+    every_seconds: int = 1,
+    alertmanagers: Sequence[str] = (),
 ) -> AsyncIterator[Prometheus]:
-    """One that scrapes ``targets`` (``host:port`` by job) every so many seconds; skips the test where none is installed."""
+    """One that scrapes ``targets`` (``host:port`` by job) every so many seconds and tells ``alertmanagers``.
+
+    Skips the test where none is installed.
+    """
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("prometheus is not installed (Debian package prometheus)")  # a failure under REQUIRE_REAL=1
     config = {
         "global": {"scrape_interval": f"{every_seconds}s", "evaluation_interval": f"{every_seconds}s"},
         "rule_files": [str(path) for path in rules],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": list(alertmanagers)}]}]},
         "scrape_configs": [
             {"job_name": job, "static_configs": [{"targets": list(addresses)}]} for job, addresses in targets.items()
         ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    url = f"http://127.0.0.1:{_free_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     command = [
         program,
         f"--config.file={folder / 'prometheus.yml'}",
@@ -76,7 +85,7 @@ async def running_prometheus(
         process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
     try:
         async with aiohttp.ClientSession(trust_env=False, timeout=aiohttp.ClientTimeout(total=30)) as session:
-            if not await _is_ready(session, url, process):
+            if not await is_ready(session, url, process):
                 raise AssertionError(f"Prometheus does not start: {log_text(folder)}")
             yield Prometheus(url, session)
     finally:
@@ -90,7 +99,8 @@ def log_text(folder: Path) -> str:
     return (folder / "prometheus.log").read_text(errors="replace")
 
 
-async def _is_ready(session: aiohttp.ClientSession, url: str, process: asyncio.subprocess.Process) -> bool:
+async def is_ready(session: aiohttp.ClientSession, url: str, process: asyncio.subprocess.Process) -> bool:
+    """Wait until the server says so; False if it ends or never does."""
     ends_at = time.monotonic() + _START_SECONDS
     while time.monotonic() < ends_at and process.returncode is None:
         try:
@@ -103,7 +113,8 @@ async def _is_ready(session: aiohttp.ClientSession, url: str, process: asyncio.s
     return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nothing listens on now."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
