@@ -241,7 +241,7 @@ async def test_a_bad_file_changes_nothing(gateway: Gateway) -> None:
         good + b"modles: []\n": "modles",
         good[: good.index(b"models") + 20]: "",
         b"\xff\xfe": "",
-        good.replace(b"http://", b"https://"): "https",
+        good.replace(b"http://", b"ftp://"): "ftp",
         good + b"worker_key: ${NOT_SET_ANYWHERE}\n": "NOT_SET_ANYWHERE",
     }
     for count, (content, said) in enumerate(bad.items(), start=1):
