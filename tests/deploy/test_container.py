@@ -29,7 +29,11 @@ def test_the_lock_has_everything_that_the_project_asks_for():
     """Otherwise deploy/container/lock.sh writes it anew."""
     pins = locked("requirements.lock")
 
-    for text in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["counting"]]:
+    for text in [
+        *PROJECT["dependencies"],
+        *PROJECT["optional-dependencies"]["counting"],
+        *PROJECT["optional-dependencies"]["quotas"],
+    ]:
         wanted = Requirement(text)
         assert wanted.specifier.contains(pins[canonicalize_name(wanted.name)]), text
     assert Requirement("setuptools>=77").specifier.contains(locked("build.lock")["setuptools"])
