@@ -11,11 +11,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.browser.conftest import Look
 from tests.browser.fleet import MARKUP, Fleet
 from tests.chaos.workers import MODEL
+from tests.integration.gateway import running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -284,3 +285,23 @@ async def test_the_page_may_load_nothing_else(look: Look) -> None:
     attempt = "(() => { try { document.body.innerHTML = '<b>x</b>'; return false; } catch { return true; } })()"
     refused = await page.evaluate(attempt)
     assert refused is True
+
+
+async def test_a_token_is_asked_for_once_and_again_when_the_session_is_over(browser: Browser) -> None:
+    """The form leads to the page, whose scripts and stream have the session; a control process that is new asks again."""
+    model = {"name": "m", "workers": ["http://127.0.0.1:9"]}
+    async with running_gateway({"admin_token": "correct-horse-battery", "models": [model]}) as gateway:
+        context = await browser.new_context()
+        page = await context.new_page()
+        await page.goto(gateway.admin_url + "/")
+        assert page.url.endswith("/login")
+        await page.get_by_label("Admin token").fill("correct-horse-battery")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+        await expect(page.locator("#headline")).not_to_have_attribute("data-severity", "none")
+
+        control = gateway.processes.control
+        assert control is not None
+        os.kill(control, signal.SIGKILL)
+        await page.wait_for_url("**/login", timeout=2 * SECONDS)
+        await context.close()
