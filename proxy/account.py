@@ -87,6 +87,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
     guess = None if prepared is None or not found.token_events or not has_tokens else prepared.demand.prompt_tokens or None
     cached, inferred = (None, False) if usage is None else _cached(state, exchange, found)
     before, after = _beside(exchange)
+    leg = exchange.leg
     beginning = None if request is None or is_lookup or not has_tokens else _beginning(state, request, now)
     record = RequestRecord(
         exchange.request_id,  # request_id
@@ -155,6 +156,9 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         None if times is None else times.queue_seconds,  # worker_queue_seconds
         None if times is None else times.generation_seconds,  # worker_generation_seconds
         None if times is None else times.itl_seconds,  # worker_itl_seconds
+        None if leg is None else leg.result,  # prefill_result
+        None if leg is None else leg.worker,  # prefill_worker
+        None if leg is None else leg.seconds,  # prefill_leg_seconds
         exchange.head.trace_id,  # trace_id
         state.chain_id(exchange.head),  # chain_id
         None,  # chain_call

@@ -13,6 +13,7 @@ import msgspec
 from proxy.dispatch import decide, prepare_lookup
 from proxy.errors import ProxyError, no_worker, response_not_found
 from proxy.lookups import possible_owners, serves_one_model
+from proxy.prefill_leg import with_transfer
 from proxy.progress import Progress
 from proxy.usage_refusals import may_quote, says_unknown
 from routing.policy import Decision
@@ -61,6 +62,10 @@ class Attempts(Progress, ABC):
     def connect_failed(self, result: str, error: ProxyError | None = None) -> None:
         """No connection could be made; ``result`` is the attempt's label."""
 
+    @abstractmethod
+    def _asks_stage(self, decision: Decision, since: float) -> bool:
+        """Whether another worker is asked first, which computes the prompt; this one is then."""
+
     def _attempt(self, since: float) -> None:
         """Choose the first worker and send, on a kept connection at once or when a new one is there."""
         if self._owners is not None:
@@ -95,6 +100,11 @@ class Attempts(Progress, ABC):
             self._rank = self._load.enter_rank(decision.worker.data_parallel_ranks, prepared.demand, self._load_tokens)
         if loads.health.half_open:
             self._trial = loads.health.begins(decision.worker.name)
+        if decision.pool.prefill is not None:
+            if self.leg is not None:
+                self.leg = self.leg._replace(transfer=None)  # the blocks were for the worker that has failed
+            elif self._asks_stage(decision, since):
+                return
         self._approach(since)
 
     def _wait(self, prepared: Prepared, since: float) -> None:
@@ -266,6 +276,9 @@ class Attempts(Progress, ABC):
             and not self.state.usage_refusals.has(decision.worker.url, since)
         )
         pieces, size = (prepared.pieces, prepared.size) if asks else ([prepared.body], len(prepared.body))
+        if self.leg is not None and self.leg.transfer is not None:
+            pieces = with_transfer(pieces, self.leg.transfer)
+            size = sum(map(len, pieces))
         forwarded = self.head.forwarded if self.trace is None else self.head.forwarded + self.trace.line()
         if self._rank is not None:
             forwarded += b"x-data-parallel-rank: %d\r\n" % self._rank

@@ -52,6 +52,7 @@ from proxy.config_values import (
     Name,
     PoolName,
     Quantile,
+    Seconds,
     Section,
     Sha256,
     Text,
@@ -70,6 +71,14 @@ def _url_or_mapping(schema: dict[str, Any]) -> None:
     mapping = dict(schema)
     schema.clear()
     schema["anyOf"] = [{"type": "string", "description": "The base URL alone."}, mapping]
+
+
+Policy = Literal["round-robin", "least-load", "power-of-two", "prefix-affinity", "session", "fastest"]
+
+
+def stage_name(pool: str) -> str:
+    """What the prefill stage of a pool is called."""
+    return f"{pool}-prefill"
 
 
 class WorkerConfig(Section):
@@ -119,6 +128,21 @@ _Found = Annotated[FoundWorkersConfig, Tag(FOUND)]
 _FORMS = Discriminator(lambda value: FOUND if isinstance(value, Mapping | FoundWorkersConfig) else LISTED)
 
 
+class PrefillConfig(Section):
+    """Workers that compute prompts for a pool, whose own workers then take the KV cache over and generate."""
+
+    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1), BeforeValidator(list_of_workers)] = Field(
+        description="The workers, each a base URL or a mapping with `name` and `url`; they need a connector for KV caches."
+    )
+    policy: Policy = Field(default="prefix-affinity", description="How one of them is chosen, as in a pool.")
+    min_prompt_tokens: CountOrZero = Field(
+        default=0, description="Prompts with fewer tokens, by the estimate, are computed by the pool's own workers."
+    )
+    timeout_seconds: Seconds = Field(
+        default=60, description="Seconds that a prompt may take there; then the pool's own worker computes it."
+    )
+
+
 class PoolConfig(Section):
     """Workers that can stand in for each other: same model, same context range."""
 
@@ -156,7 +180,14 @@ class PoolConfig(Section):
             "below 1; absent: 0, so that only a worker with nothing to do helps."
         ),
     )
-    policy: Literal["round-robin", "least-load", "power-of-two", "prefix-affinity", "session", "fastest"] = Field(
+    prefill: PrefillConfig | None = Field(
+        default=None,
+        description=(
+            "Workers that compute prompts for this pool (prefill and decode apart); absent: the pool's own workers do both. In "
+            "metrics they are a pool of their own, `NAME-prefill`."
+        ),
+    )
+    policy: Policy = Field(
         default="prefix-affinity",
         description=(
             "How a worker is chosen: `least-load` by tokens in flight, `round-robin`, `power-of-two` (the less loaded of two "

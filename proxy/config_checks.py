@@ -209,6 +209,14 @@ def _models(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
 def _pools(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
     for path, model in find(tree, "models.*"):
         yield from _doubles([((*path, *at), name) for at, name in find(model, "pools.*.name")], "pool name")
+        names = [name for _, name in find(model, "pools.*.name")]
+        for at, pool in find(model, "pools.*"):
+            if isinstance(pool, dict) and isinstance(pool.get("prefill"), dict) and f"{pool.get('name')}-prefill" in names:
+                yield (
+                    (*path, *at, "prefill"),
+                    "is called like another pool in metrics",
+                    f"rename the pool {pool.get('name')}-prefill",
+                )
         ranges: dict[int | None, KeyPath] = {}
         for at, pool in find(model, "pools.*"):
             if not isinstance(pool, dict):
@@ -259,7 +267,11 @@ def _other_pools(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
 def _workers(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
     names: dict[str, tuple[KeyPath, WorkerUrl]] = {}
     in_pool: dict[tuple[KeyPath, WorkerUrl], KeyPath] = {}
-    for path, entry in (*find(tree, "models.*.workers.*"), *find(tree, "models.*.pools.*.workers.*")):
+    for path, entry in (
+        *find(tree, "models.*.workers.*"),
+        *find(tree, "models.*.pools.*.workers.*"),
+        *find(tree, "models.*.pools.*.prefill.workers.*"),
+    ):
         text = entry.get("url") if isinstance(entry, dict) else entry
         given = entry.get("name") if isinstance(entry, dict) else None
         try:

@@ -29,6 +29,7 @@ from proxy.errors import (
 from proxy.failover import FAILURE_SECONDS
 from proxy.framing import Framing
 from proxy.lookups import ASK_SECONDS
+from proxy.prefilling import PrefillsFirst
 from proxy.quotas import LOOK_SECONDS, tokens_used
 from telemetry.meter import StreamMeter
 from telemetry.record import Outcome, Phase
@@ -43,7 +44,7 @@ _QUEUE = Phase.QUEUE
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Exchange(CountsFirst, Answering):
+class Exchange(CountsFirst, PrefillsFirst, Answering):
     """What happens to a request: the calls of the two connections, and how they end."""
 
     # The request

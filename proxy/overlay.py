@@ -89,11 +89,11 @@ class Overlay:
         names = {worker.name for worker in configured.workers} - self.removed  # which what is added may not take
         for model in configured.models:
             pools: list[Pool] = []
-            for pool in model.pools:
+            for pool in (*model.pools, *model.stages):
                 workers = self._workers(pool, first_worker, names)
                 first_worker += len(workers)
                 pools.append(replace(pool, workers=workers))
-            models.append(replace(model, pools=tuple(pools)))
+            models.append(replace(model, pools=tuple(pools[: len(model.pools)]), stages=tuple(pools[len(model.pools) :])))
         return configured.with_models(tuple(models))
 
     def _workers(self, pool: Pool, first: int, names: set[str]) -> tuple[Worker, ...]:

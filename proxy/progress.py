@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from proxy.exchange import Exchange
     from proxy.framing import AnswerHead
     from proxy.ledger import Stay
+    from proxy.prefill_leg import Leg
     from proxy.quotas import Charge
     from proxy.relay import Relay
     from proxy.request_head import RequestHead
@@ -49,6 +50,7 @@ class Progress:
     prepared: Prepared | None = None
     decision: Decision | None = None
     attempts: int = 0
+    leg: Leg | None = None  # at the prefill stage of its pool
     connection: WorkerConnection | None = None
     stay: Stay | None = None  # at the worker of the decision; of one that was left it is kept for the record
     connect_seconds: float = 0.0

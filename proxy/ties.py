@@ -25,7 +25,7 @@ class Ties:
     @classmethod
     def of(cls, model: Model) -> Ties | None:
         """For this model; ``None`` if none of its pools asks."""
-        asking = [pool for pool in model.pools if needs_ring(pool)]
+        asking = [pool for pool in (*model.pools, *model.stages) if needs_ring(pool)]
         if not asking:
             return None
         headers = dict.fromkeys(pool.session_header for pool in asking if pool.session_header is not None)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
-from proxy.config import Config, PoolConfig, WorkerConfig
+from proxy.config import Config, PoolConfig, PrefillConfig, WorkerConfig, stage_name
 from proxy.config_bounds import PoolAdmission
 from proxy.config_tls import listener_files, worker_tls
 from proxy.config_tokenizer import TokenizerConfig
@@ -47,12 +47,18 @@ def build_topology(config: Config, folder: Path = HERE) -> Topology:
                 _pool(pool, len(pools), settings.name, _workers(pool.listed_workers, len(workers)), config, overall, folder)
             )
             workers += pools[-1].workers
+        own = tuple(pools[first_pool:])
+        for pool, made in zip(settings.pools_in_force, own, strict=True):
+            if pool.prefill is not None:
+                pools.append(_stage(made, pool.prefill, len(pools), len(workers)))
+                workers += pools[-1].workers
         models.append(
             Model(
                 index=len(models),
                 name=settings.name,
                 aliases=settings.aliases,
-                pools=tuple(pools[first_pool:]),
+                pools=own,
+                stages=tuple(pools[first_pool + len(own) :]),
                 image_tokens=settings.image_tokens,
                 audio_tokens=settings.audio_tokens,
                 output_quantile=settings.output_quantile if settings.output_budget == "learned" else None,
@@ -123,9 +129,29 @@ def _pool(
         worker_key=key.get_secret_value() if key else None,
         health_path=pool.health_path,
         worker_tls=worker_tls(pool.worker_tls or config.worker_tls, folder),
+        prefill=None if pool.prefill is None else stage_name(pool.name),
+        prefill_seconds=60.0 if pool.prefill is None else pool.prefill.timeout_seconds,
+        prefill_above_tokens=0 if pool.prefill is None else pool.prefill.min_prompt_tokens,
         finds_workers=pool.finds_workers is not None,
         limits=Limits(**inherited | pool.limits.model_dump(exclude_unset=True)),
         admission=_admission(config.admission, pool.admission),
+    )
+
+
+def _stage(of: Pool, stage: PrefillConfig, index: int, first_worker: int) -> Pool:
+    """A pool with the limits, keys and certificates of the one that it computes for."""
+    return replace(
+        of,
+        index=index,
+        name=stage_name(of.name),
+        workers=_workers(stage.workers, first_worker),
+        policy=stage.policy,
+        max_total_tokens=None,
+        overflow_to=None,
+        borrows_from=None,
+        session_header=None,
+        prefill=None,
+        finds_workers=False,
     )
 
 

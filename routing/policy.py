@@ -89,6 +89,15 @@ def choose(model: Model, demand: Demand, snapshot: Snapshot, tried: Collection[s
     return Decision(pool, worker, pool_reason, pool.policy, Reason.RETRY if tried else reason)
 
 
+def choose_stage(stage: Pool, demand: Demand, snapshot: Snapshot) -> Decision | None:
+    """Who computes a prompt for a worker of another pool; ``None``: nobody there could. It has no cap: prompts queue there."""
+    candidates = takers(stage, demand, snapshot)
+    if not candidates or all(worker.index in snapshot.avoided for worker in candidates):
+        return None
+    worker, reason = _pick(stage, candidates, demand, snapshot)
+    return Decision(stage, worker, PoolReason.ONLY_POOL, stage.policy, reason)
+
+
 def _overflowed(
     model: Model, pool: Pool, demand: Demand, snapshot: Snapshot, tried: Collection[str]
 ) -> Decision | Impossible | None:

@@ -108,6 +108,9 @@ class Pool:
     worker_key: str | None = field(default=None, repr=False)  # sent as Bearer to the workers
     health_path: str = "/health"  # that says by 200 whether a worker is well
     worker_tls: WorkerTls = field(default_factory=WorkerTls)
+    prefill: str | None = None  # stage of the same model that computes prompts for this pool, by name; None: it does so itself
+    prefill_seconds: float = 60.0  # how long the stage may take; then the pool computes the prompt
+    prefill_above_tokens: int = 0  # prompts with fewer likely tokens are not worth the way
     finds_workers: bool = False  # they are found while the gateway runs; there may be none
     limits: Limits = field(default_factory=Limits)
     admission: Admission = field(default_factory=Admission)
@@ -133,6 +136,7 @@ class Model:
     name: str
     aliases: tuple[str, ...]
     pools: tuple[Pool, ...]
+    stages: tuple[Pool, ...] = ()  # that compute prompts for pools and are chosen by no request; indices follow those of pools
     image_tokens: int = 1024  # what each image of a prompt is estimated at
     audio_tokens: int = 1024  # the same for audio
     output_quantile: float | None = 0.99  # of the outputs seen: the output budget that is learned; None: as declared
@@ -233,7 +237,7 @@ def assemble(
     tls: TlsFiles | None = None,
 ) -> Topology:
     """The topology of these models, whose pools and workers carry indices from 0 in the order in which they come."""
-    pools = tuple(pool for model in models for pool in model.pools)
+    pools = tuple(pool for model in models for pool in (*model.pools, *model.stages))
     workers = tuple(worker for pool in pools for worker in pool.workers)
     return Topology(
         models=models,

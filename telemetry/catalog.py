@@ -221,6 +221,18 @@ CATALOG: tuple[Family, ...] = (
         Scope.POOL,
         "Requests that no further worker was asked for because the retry budget was spent.",
     ),
+    counter(
+        "prefill_legs_total",
+        Scope.POOL,
+        "Requests of a pool with a prefill stage, by what became of the leg there; the pool computes all but `computed`.",
+        "result",
+    ),
+    histogram(
+        "prefill_leg_seconds",
+        Scope.POOL,
+        WORKER_FIRST_TOKEN_BOUNDS,
+        "Prefill worker chosen to its answer complete, in coarse buckets; part of the TTFT.",
+    ),
     gauge("queued_requests", Scope.POOL, "Requests that wait in the gateway for a worker with room."),
     # Workers
     counter(
@@ -250,7 +262,8 @@ CATALOG: tuple[Family, ...] = (
     counter(
         "attempts_total",
         Scope.WORKER,
-        "Times a worker was asked, by what came of it: what `attempts` of the records adds up to, less lookups of answers. "
+        "Times a worker was asked, by what came of it: what `attempts` of the records adds up to, less lookups of "
+        "answers, and beside them the legs at a prefill stage, which count at its workers. "
         "A stale connection counts as `stale`, and the request that follows on a fresh one by its own result.",
         "result",
     ),

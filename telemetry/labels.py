@@ -7,7 +7,7 @@ from math import inf
 from routing.policy import ELSEWHERE, POLICIES, Reason
 from telemetry.diagnosis import CauseName
 from telemetry.prefix_drift import DriftKind, Lost
-from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, Rejection
+from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, PrefillResult, Rejection
 
 LENGTH_CLASSES: dict[str, float] = {"upto_4k": 4096, "upto_32k": 32768, "over_32k": inf}
 """Prompt tokens of a request, upper bounds inclusive: what is attained depends on them before anything else."""
@@ -30,6 +30,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_discovery_changes_total.source": ("file", "dns", "srv", "kubernetes"),
     "ridgeline_discovery_failures_total.source": ("file", "dns", "srv", "kubernetes"),
     "ridgeline_exact_counts_total.result": tuple(value.value for value in CountResult),
+    "ridgeline_prefill_legs_total.result": tuple(value.value for value in PrefillResult),
     "direction": tuple(value.value for value in Misroute),
     "policy": tuple(POLICIES),
     "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned", "failed", "busy", "silent"),

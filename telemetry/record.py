@@ -115,6 +115,18 @@ class Trace(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
     attempts: tuple[Attempt, ...] = ()  # oldest first; very many are not all kept
 
 
+class PrefillResult(StrEnum):
+    """What became of the leg at a prefill stage. Whatever is not computed there, the decode worker computes."""
+
+    COMPUTED = "computed"  # the prompt was computed there
+    NO_WORKER = "no_worker"  # none of them takes requests now
+    REFUSED = "refused"  # it answered with an error
+    FAILED = "failed"  # it could not be reached, or gave no whole answer
+    TIMEOUT = "timeout"  # it took longer than it may
+    NOT_OFFERED = "not_offered"  # it answered without saying where the blocks are: it has no connector for them
+    ABANDONED = "abandoned"  # its client left, or its time was over
+
+
 class Cause(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What made a request slow, and by how much."""
 
@@ -191,6 +203,9 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     worker_queue_seconds: float | None = None  # by the worker's own clock: in its queue
     worker_generation_seconds: float | None = None  # by the worker's own clock: first token -> last token
     worker_itl_seconds: float | None = None  # by the worker's own clock: mean gap between tokens
+    prefill_result: PrefillResult | None = None  # what became of the leg at the pool's prefill stage; None without one
+    prefill_worker: str | None = None  # name of the worker that was asked for it
+    prefill_leg_seconds: float | None = None  # it chosen -> its answer complete; part of `ttft_seconds`
     trace_id: str | None = None  # the client's, or that of the trace which began here
     chain_id: str | None = None  # of the call chain: a hash of the configured header, or the client's trace id
     chain_call: int | None = None  # which call of its chain this is, from 1; known in the control process only

@@ -12,7 +12,7 @@ from routing.topology import NO_POOL, UNKNOWN_MODEL, Topology
 from telemetry.labels import LABELS
 from telemetry.layout import Layout, bounds, offset, slot
 from telemetry.measurements import Measurements
-from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, Rejection, RequestRecord
+from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, PrefillResult, Rejection, RequestRecord
 
 _ENDPOINTS = {name: index for index, name in enumerate(LABELS["endpoint"])}
 _OUTCOMES = {outcome: index for index, outcome in enumerate(Outcome)}
@@ -37,6 +37,7 @@ _KEY_REQUESTS = offset("ridgeline_key_requests_total")
 _PARSE_ERRORS = offset("ridgeline_parse_errors_total")
 _MISROUTES = {direction: slot("ridgeline_misroutes_total", direction=direction) for direction in Misroute}
 _COUNTS = {result: slot("ridgeline_exact_counts_total", result=result) for result in CountResult}
+_PREFILL_LEGS = {result: slot("ridgeline_prefill_legs_total", result=result) for result in PrefillResult}
 _SLOW_CLIENT = offset("ridgeline_slow_client_streams_total")
 
 _Histogram = tuple[int, tuple[float, ...], int]  # first cell within its block, bounds, the cell of the sum
@@ -58,6 +59,7 @@ _CHUNK_GAP = _histogram("ridgeline_chunk_gap_seconds")
 _STALL = _histogram("ridgeline_stall_ratio")
 _E2E = {name: _histogram("ridgeline_e2e_seconds", endpoint=name) for name in LABELS["ridgeline_e2e_seconds.endpoint"]}
 _QUEUE = _histogram("ridgeline_queue_seconds")
+_PREFILL_LEG = _histogram("ridgeline_prefill_leg_seconds")
 _CONNECT = _histogram("ridgeline_connect_seconds")
 _CLIENT_WAIT = _histogram("ridgeline_client_wait_seconds")
 _QUEUE_FIRST, _CONNECT_FIRST, _CLIENT_WAIT_FIRST = _QUEUE[0], _CONNECT[0], _CLIENT_WAIT[0]
@@ -130,6 +132,10 @@ class Recorder:
             self._count_stream(base, record)
         if record.misroute is not None:
             cells[base + _MISROUTES[record.misroute]] += 1.0
+        if record.prefill_result is not None:
+            cells[base + _PREFILL_LEGS[record.prefill_result]] += 1.0
+            if record.prefill_leg_seconds is not None:
+                observe(base, _PREFILL_LEG, record.prefill_leg_seconds)
         if record.count_result is not None:
             cells[base + _COUNTS[record.count_result]] += 1.0
         if found is None:

@@ -55,14 +55,14 @@ class Found:
         first = 0
         for model in configured.models:
             pools: list[Pool] = []
-            for pool in model.pools:
+            for pool in (*model.pools, *model.stages):
                 workers = (
                     _workers(pool, self.pools.get((pool.model, pool.name), ()), taken) if pool.finds_workers else pool.workers
                 )
                 placed = tuple(replace(worker, index=index) for index, worker in enumerate(workers, start=first))
                 first += len(placed)
                 pools.append(replace(pool, workers=placed))
-            models.append(replace(model, pools=tuple(pools)))
+            models.append(replace(model, pools=tuple(pools[: len(model.pools)]), stages=tuple(pools[len(model.pools) :])))
         return configured.with_models(tuple(models))
 
     @property

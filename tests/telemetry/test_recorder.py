@@ -16,7 +16,7 @@ from telemetry.catalog import CATALOG, EXPOSED, Kind, Scope, Writer
 from telemetry.exposition import Writer as TextWriter
 from telemetry.layout import Layout
 from telemetry.measurements import Measurements
-from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, Rejection, RequestRecord
+from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, PrefillResult, Rejection, RequestRecord
 from telemetry.recorder import GAP_BOUNDS, Recorder
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -344,6 +344,8 @@ def test_every_family_of_the_record_is_written(book):
     """A record with every figure touches all families that serving processes write, but those of routing and the process."""
     found = Measurements(gap_counts=[1] * (len(GAP_BOUNDS) + 1), gap_sum_seconds=1.0, faults=1)
     everything = {
+        "prefill_result": PrefillResult.COMPUTED,
+        "prefill_leg_seconds": 0.5,
         "stream": True,
         "key": "app-a",
         "prompt_tokens": 9,
