@@ -291,12 +291,14 @@ class Attempts(Progress, ABC):
         if self.paused_at is not None:
             connection.pause()
         self.phase = _WAIT
+        # Before it is handed over: a process that has to wait for a core just behind the write would seem to have a worker that
+        # answers faster than its GPU can.
+        self.sent_at = self.last_data_at = clock()
         if size <= _JOINED_BYTES:
             connection.transport.write(b"".join((lines, *pieces)))
         else:
             connection.transport.writelines((lines, *pieces))
-        self.sent_at = self.last_data_at = clock()
-        self.own_seconds += self.sent_at - since
+        self.own_seconds += clock() - since
 
     def _leave_worker(self, result: str, *, is_proof: bool = True) -> None:
         """The worker has no more to do with this request.
