@@ -66,3 +66,11 @@ def test_a_broken_link_is_an_error(link: str, tmp_path: Path):
 
     assert done.returncode != 0
     assert link.rsplit("#", maxsplit=1)[-1].removeprefix("../") in done.stderr
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=lambda page: page.name)
+def test_links_of_pages_at_the_top_lead_to_files(page: Path):
+    """README and its like are not part of the site, and link into it."""
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+
+    assert not [link for link in links if not link.startswith("https://") and not (ROOT / link).exists()]

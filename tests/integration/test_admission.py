@@ -413,7 +413,7 @@ async def test_two_processes_share_the_cap_and_both_get_their_turns() -> None:
 
 async def test_bodies_of_all_requests_together_are_bounded() -> None:
     """Of twelve bodies of 2 MB with room for ten, two are refused; a small one goes on, and everything is given back."""
-    config = {"limits": {"held_body_bytes": 21_000_000}}
+    config = {"limits": {"held_body_bytes": 21_000_000, "body_bytes": 20_000_000}}
     text = "x" * 2_000_000
     async with running_scene(config=config) as scene:
         free = asyncio.Event()

@@ -18,7 +18,8 @@ import pytest
 
 from tests.integration.gateway import ROOT, free_ports
 
-pytestmark = pytest.mark.integration
+# The order of two requests is held against the clock: the machine is wanted for itself, and a second look.
+pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.flaky(reruns=2)]
 
 PAGE = ROOT / "docs" / "start.md"
 PORTS = ("8000", "8080", "8081", "8082")
@@ -68,7 +69,7 @@ def test_a_stream_that_a_long_prompt_disturbed_says_so(started: list[str], tmp_p
     shown = subprocess.run(["bash", "-ec", started[1]], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
 
     records = [ast.literal_eval(line) for line in shown.stdout.splitlines()]
-    (disturbed,) = [record for record in records if record["prompt_tokens"] < 100]
+    (disturbed,) = [record for record in records if (record["prompt_tokens"] or 0) < 100 and record["tpot_seconds"]]
     assert disturbed["tpot_seconds"] > 2 * disturbed["tpot_expected_seconds"]
     assert disturbed["causes"][0][0] == "others_prefill"
 
