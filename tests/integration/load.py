@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 
 import aiohttp
 
@@ -126,6 +127,15 @@ async def all_up(gateway: Gateway, processes: int) -> None:
     """Wait until so many serving processes take connections and control shows their figures."""
     await gateway.metrics_when(lambda metrics: len(metrics.matching("ridgeline_loop_lag_seconds")) == processes, 20.0)
     await eventually(lambda: "ridgeline is up" in gateway.stderr)
+
+
+def rss_bytes(gateway: Gateway) -> int:
+    """Resident memory of the serving process."""
+    [pid] = gateway.processes.serving
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmRSS")
 
 
 async def eventually(holds: Callable[[], bool], timeout_seconds: float = 10.0) -> None:

@@ -7,7 +7,6 @@ import hashlib
 import statistics
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
 from typing import overload
 
 import pytest
@@ -15,7 +14,7 @@ import pytest_asyncio
 
 from tests.http1 import chunk, last_chunk
 from tests.integration.answers import DONE, chat_answer, chat_events, event, sse_head, stream_of, usage_of
-from tests.integration.gateway import Gateway
+from tests.integration.load import rss_bytes
 from tests.integration.raw_client import End
 from tests.integration.scene import Scene, chat_body, running_scene
 from tests.integration.steps import Send, Step, Until
@@ -73,15 +72,6 @@ def body_of(script: Counted) -> bytes:
         assert isinstance(step, Send)
         found.append(step.data.partition(b"\r\n")[2][:-2])
     return b"".join(found)
-
-
-def rss_bytes(gateway: Gateway) -> int:
-    """Resident memory of the serving process."""
-    [pid] = gateway.processes.serving
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no VmRSS")
 
 
 async def until_still(script: Counted, seconds: float = 0.5) -> int:
