@@ -54,7 +54,10 @@ def add_login(app: web.Application, access: AdminAccess) -> None:
             raise web.HTTPUnsupportedMediaType(text="send a form\n")
         if request.content_length is None or request.content_length > _MOST_FORM_BYTES:
             raise web.HTTPRequestEntityTooLarge(_MOST_FORM_BYTES, request.content_length or 0)
-        token = (await request.post()).get("token")
+        try:
+            token = (await request.post()).get("token")
+        except (LookupError, ValueError, web.RequestPayloadError):  # no such coding, or bytes that are none of it
+            raise web.HTTPBadRequest(text="send a form in UTF-8\n") from None
         cookie = access.begin_session(token) if isinstance(token, str) else None
         if cookie is None:
             return _page(401, "This is not a valid token.")

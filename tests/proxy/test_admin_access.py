@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -179,6 +180,29 @@ async def test_the_form_refuses(start, caplog):
     assert (await caller.call("POST", "/login", data={"token": TOKEN}, headers={"Origin": "http://evil.example"})).status == 403
     assert len(caplog.records) == 1
     assert OTHER not in caplog.text
+
+
+async def test_bytes_that_are_no_text_are_a_wrong_token(start, caplog):
+    """Refused as any other, and told no more often: what nobody was let in for must not fill the log with faults of ours."""
+    caller = await start()
+    address = caller.client.server
+    for _ in range(2):
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(
+            b"GET /api/state HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xfe\r\nConnection: close\r\n\r\n"
+        )
+        assert (await reader.readline()).split()[1] == b"401"
+        writer.close()
+    form = "application/x-www-form-urlencoded"
+    for media, body in (
+        (form, b"token=\xff"),
+        (f"{form}; charset=none", b"token=x"),
+        (f"{form}; charset=base64", b"token=x"),
+    ):
+        answer = await caller.call("POST", "/login", data=body, headers={"Content-Type": media})
+        assert answer.status == 400
+    assert [record.name for record in caplog.records if record.levelname == "ERROR"] == []
+    assert len([record for record in caplog.records if record.name == "proxy.admin_access"]) == 1
 
 
 async def test_the_form_may_do_nothing_else(start):
