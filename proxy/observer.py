@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from time import monotonic
 
 import msgspec
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from proxy.rundir import serving_cells
 from proxy.tls import HANDSHAKE_SECONDS, SHUTDOWN_SECONDS
@@ -322,12 +324,24 @@ def observer_app(view: GatewayView) -> web.Application:
     return app
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether what the server logs is a fault of ours. What callers send badly is answered with 400, and anybody can do it."""
+    error = None if record.exc_info is None else record.exc_info[1]
+    return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
+
+
+_server_log = logging.getLogger("proxy.observer.server")
+_server_log.addFilter(_is_news)
+
+
 class Site:
     """One app on one listener."""
 
     def __init__(self, app: web.Application, tls: SSLContext | None = None) -> None:
         self._tls = tls
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=_server_log, shutdown_timeout=_SHUTDOWN_SECONDS, auto_decompress=False
+        )
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
