@@ -80,6 +80,7 @@ def transfer_in(body: bytes) -> bytes | None:
     """The raw object that an answer has for the decode worker; ``None`` if there is none."""
     try:
         found = bytes(msgspec.json.decode(body, type=_Answer).kv_transfer_params)
+        found.decode()  # what is passed over is not looked at, and would make the whole request no JSON
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found if found.startswith(b"{") and found != b"{}" else None

@@ -67,6 +67,7 @@ def test_the_second_leg_is_the_request_with_one_field_more() -> None:
         (b'{"id":"1"}', None),
         (b"", None),
         (b'"text"', None),
+        (b'{"kv_transfer_params":{"remote_host":"\xff"}}', None),  # which would make the request that it goes into no JSON
     ],
 )
 def test_what_the_stage_says_goes_on_as_it_is(answer: bytes, transfer: bytes | None) -> None:
