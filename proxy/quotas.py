@@ -290,8 +290,13 @@ def tokens_used(exchange: Progress) -> int | None:
     usage = None if found is None else found.usage
     if usage is not None and usage.prompt_tokens is not None:
         return usage.prompt_tokens + (usage.completion_tokens or 0)
-    if exchange.answer is None or exchange.answer.status >= 300:
-        return 0 if exchange.answer is not None else None
+    answer = exchange.answer
+    if answer is None or answer.status >= 300:
+        return 0 if answer is not None else None
+    if usage is not None and usage.completion_tokens is not None:
+        return prepared.demand.prompt_tokens + usage.completion_tokens
+    if not answer.is_event_stream and not exchange.endpoint.is_form:
+        return None  # its usage stands at its end, and was not read: too long, compressed, or the client left before
     return prepared.demand.prompt_tokens + (0 if found is None else found.token_events)
 
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from proxy.config import parse_config
 from proxy.errors import ProxyError
+from proxy.framing import parse_answer_head
 from proxy.load import WorkerLoads
-from proxy.quotas import LEASE_SECONDS, Charge, Quotas
+from proxy.quotas import LEASE_SECONDS, Charge, Quotas, tokens_used
 from proxy.wiring import build_topology
+from routing.demand import Demand
+from routing.estimate import TokenEstimate
 from routing.topology import Topology
 from telemetry.catalog import Writer
 from telemetry.cells import create_cells, reset_gauges
+from telemetry.events import Usage
 from telemetry.layout import Layout, offset, slot
+from telemetry.measurements import Measurements
 
 SHA = "ab" * 32
 
@@ -119,6 +126,39 @@ def test_tokens_are_charged_as_estimated_and_settled_by_usage(tmp_path):
     third = process.ask(10)
     process.quotas.end(third, 1500, process.now)
     assert process.refusal(1).status == 429
+
+
+ESTIMATED = 9
+JSON, STREAM, SQUEEZED = b"application/json", b"text/event-stream", b"application/json\r\nContent-Encoding: gzip"
+
+
+@pytest.mark.parametrize(
+    ("media", "status", "found", "used"),
+    [
+        (JSON, 200, Measurements(usage=Usage(40, 2)), 42),
+        (JSON, 200, Measurements(usage=Usage(None, 2)), ESTIMATED + 2),  # an impossible number of prompt tokens
+        (JSON, 200, Measurements(is_unmetered=True), None),  # too long to be read
+        (JSON, 200, Measurements(faults=1), None),  # only its beginning came, or was taken
+        (JSON, 200, None, None),
+        (SQUEEZED, 200, Measurements(is_unmetered=True), None),
+        (STREAM, 200, Measurements(token_events=5), ESTIMATED + 5),  # the client left
+        (STREAM, 200, None, ESTIMATED),
+        (JSON, 400, Measurements(), 0),
+        (None, 0, None, None),  # no answer yet: the worker may be computing
+    ],
+)
+def test_what_a_request_has_used(media: bytes | None, status: int, found: Measurements | None, used: int | None) -> None:
+    """No answer is free because its end, where the usage stands, was not read; then the estimate stands."""
+    answer = media and parse_answer_head(b"HTTP/1.1 %d X\r\nContent-Type: %b\r\nContent-Length: 9\r\n\r\n" % (status, media))
+    demand = Demand(TokenEstimate(ESTIMATED, ESTIMATED, ESTIMATED), max_tokens=5000)
+    exchange: Any = SimpleNamespace(
+        sent_at=1.0,
+        found=found,
+        answer=answer,
+        prepared=SimpleNamespace(demand=demand),
+        endpoint=SimpleNamespace(is_form=False),
+    )
+    assert tokens_used(exchange) == used
 
 
 def test_tokens_of_an_earlier_minute_are_not_given_back_to_this_one(tmp_path):
