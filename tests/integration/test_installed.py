@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -21,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.dockerfile import ROOT, last, stages
+from tests.integration.gateway import free_ports
 
 pytestmark = pytest.mark.integration
 
@@ -101,12 +101,6 @@ def installed(folder: Path) -> Path:
     return folder / "ridgeline"
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @contextmanager
 def running(installed: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
@@ -146,7 +140,7 @@ def state(path: Path) -> dict[str, int]:
 def test_it_serves_as_the_image_would_start_it(installed, folder):
     """The image's own command and health check, by a user who may not write where it is installed; SIGTERM ends it with 0."""
     *_, final = stages()
-    gateway, observer, admin, worker = (free_port() for _ in range(4))
+    gateway, observer, admin, worker = free_ports(4)
     config = folder / "ridgeline.yaml"
     config.write_text(
         f"listen: 127.0.0.1:{gateway}\nobserve_listen: 127.0.0.1:{observer}\nadmin_listen: 127.0.0.1:{admin}\n"

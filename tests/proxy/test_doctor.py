@@ -22,6 +22,7 @@ from proxy.config import parse_config
 from proxy.doctor import Patience, examine, observe
 from proxy.finding import Severity
 from proxy.findings import find
+from tests.integration.gateway import free_ports
 
 KEY = "hunter2-hunter2"
 PAGE = """\
@@ -116,7 +117,7 @@ async def a_raw_server(reply: bytes | None) -> AsyncIterator[str]:
 
 
 def a_config(*workers: str, more: str = "", listen: list[str] | None = None) -> str:
-    addresses = listen or [f"127.0.0.1:{unused_port()}" for _ in range(3)]
+    addresses = listen or [f"127.0.0.1:{port}" for port in free_ports(3)]
     names = ("listen", "observe_listen", "admin_listen")
     lines = [f"{name}: {address}" for name, address in zip(names, addresses, strict=True)]
     return "\n".join([*lines, f"models: [{{name: m, workers: [{', '.join(workers)}]}}]", more])
@@ -221,7 +222,7 @@ async def test_many_hanging_workers():
 async def test_a_port_that_is_taken():
     """Of a gateway that does not run, an address that another program has is found."""
     async with a_raw_server(b"") as taken, served(a_vllm("m")) as url:
-        listen = [taken.removeprefix("http://"), *(f"127.0.0.1:{unused_port()}" for _ in range(2))]
+        listen = [taken.removeprefix("http://"), *(f"127.0.0.1:{port}" for port in free_ports(2))]
         found = await codes(a_config(url, listen=listen))
     assert found["address_in_use"] is Severity.ERROR
 
