@@ -17,6 +17,8 @@ _TRIES = 8
 _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 300.0  # a prefill may take so long
 _SHOWN = 300  # characters of an error
+_MOST_TEXT_BYTES = 1024 * 1024  # of what is no stream
+_MOST_TOKEN_BYTES = 16 * 1024  # of a stream, for each token asked for
 
 
 class ProbeError(Exception):
@@ -84,12 +86,16 @@ class Endpoint:
                 self._target.url + self.path, data=json.dumps(self._body(text, output_tokens)), headers=self._headers
             ) as response:
                 if response.status != 200:
-                    said = (await response.text(errors="replace"))[:_SHOWN]
+                    said = (await _text_of(response))[:_SHOWN]
                     return failed(sent_at, self._clock(), f"status {response.status}: {_message(said)}")
                 if "event-stream" not in response.content_type:
                     return failed(sent_at, self._clock(), f"no stream but {response.content_type}")
+                left = _MOST_TEXT_BYTES + _MOST_TOKEN_BYTES * output_tokens
                 async for piece in response.content.iter_any():
                     reader.feed(self._clock(), piece)
+                    left -= len(piece)
+                    if left < 0:
+                        return failed(sent_at, self._clock(), f"no end of an answer of {output_tokens} tokens")
         except (aiohttp.ClientError, TimeoutError) as error:
             return failed(sent_at, self._clock(), str(error) or type(error).__name__)
         return reader.finish(self._clock())
@@ -121,7 +127,7 @@ class Endpoint:
             async with self._session.post(
                 self._target.url + self.path, data=json.dumps(body), headers=self._headers
             ) as response:
-                return response.status, await response.text(errors="replace")
+                return response.status, await _text_of(response)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ProbeError(_unreachable(self._target.url, error)) from None
 
@@ -155,7 +161,7 @@ class Endpoint:
         url = f"{self._target.url}/v1/models"
         try:
             async with self._session.get(url, headers=self._headers) as response:
-                text = await response.text(errors="replace")
+                text = await _text_of(response)
                 if response.status in (401, 403):
                     raise ProbeError(self._explain(response.status, text))
                 if response.status != 200:
@@ -165,7 +171,7 @@ class Endpoint:
         try:
             listed = json.loads(text)["data"]
             return {str(one["id"]): _whole(one.get("max_model_len")) for one in listed}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     def _explain(self, status: int, text: str) -> str:
@@ -189,6 +195,16 @@ def session_of() -> aiohttp.ClientSession:
     )
 
 
+async def _text_of(response: aiohttp.ClientResponse) -> str:
+    """A body as far as it is of use; whatever coding it says it has, which may be none."""
+    text = bytearray()
+    async for piece in response.content.iter_any():
+        text += piece
+        if len(text) > _MOST_TEXT_BYTES:
+            break
+    return text[:_MOST_TEXT_BYTES].decode("utf-8", "replace")
+
+
 def _unreachable(url: str, error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         return (
@@ -203,7 +219,7 @@ def _message(text: str) -> str:
     """The message of an OpenAI-shaped error, or the text itself."""
     try:
         body: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return " ".join(text.split())
     for _ in range(2):
         if isinstance(body, Mapping):

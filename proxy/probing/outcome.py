@@ -37,3 +37,8 @@ class Outcome:
             "cancelled": "cancelled",
             "errors": "stopped because requests failed",
         }.get(self.ended, "")
+
+
+def printable(text: str) -> str:
+    """A text that may hold what an endpoint said: nothing in it commands a terminal."""
+    return "".join(character if character.isprintable() else " " if character.isspace() else "?" for character in text)

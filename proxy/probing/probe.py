@@ -19,7 +19,7 @@ from proxy.probing.design import Burst, Design, fitting, requests_of
 from proxy.probing.endpoint import Endpoint, ProbeError, Target, session_of
 from proxy.probing.expectations import Expectation
 from proxy.probing.findings import find
-from proxy.probing.outcome import Outcome
+from proxy.probing.outcome import Outcome, printable
 from proxy.probing.reading import read
 from proxy.probing.running import Bounds, Log, Watch, learn_prompts, run_bursts
 
@@ -104,7 +104,7 @@ def _write(outcome: Outcome, measured: Sequence[Measured], wanted: Wanted, told:
 
 
 def _tell(told: Console, text: str) -> None:
-    told.print(text, markup=False, highlight=False)
+    told.print(printable(text), markup=False, highlight=False)
 
 
 async def _probe(asked: Asked, told: Console) -> tuple[Outcome, Sequence[Measured]]:
@@ -113,8 +113,12 @@ async def _probe(asked: Asked, told: Console) -> tuple[Outcome, Sequence[Measure
     log = Log()
     async with session_of() as session:
         endpoint = Endpoint(asked.target, session, clock)
-        await endpoint.prepare()
-        maker, counts_prompts = await learn_prompts(endpoint)
+        try:
+            async with asyncio.timeout(asked.bounds.seconds):
+                await endpoint.prepare()
+                maker, counts_prompts = await learn_prompts(endpoint)
+        except TimeoutError:
+            raise ProbeError(f"{asked.target.url} has not ended its first answers in {asked.bounds.seconds:.0f} s") from None
         plan = fitting(asked.design, most_tokens=endpoint.most_tokens, most_at_once=asked.most_at_once)
         log.left_out += plan.left_out
         watch = Watch(session, asked.metrics_url or f"{asked.target.url}/metrics")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from proxy.probing.findings import LoadSeries, OutputSeries, PromptSeries
-from proxy.probing.outcome import Outcome
+from proxy.probing.outcome import Outcome, printable
 from roofline.experiments.least_squares import Estimated, Refused
 
 _UNKNOWN = "-"
@@ -195,4 +195,4 @@ def _name(is_warm: bool) -> str:
 
 
 def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
