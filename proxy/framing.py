@@ -19,6 +19,7 @@ MAX_SIZE_LINE_BYTES = 256  # of a chunk, with its extensions
 MAX_TRAILER_BYTES = 8 * 1024
 
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 _RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d{1,6})[ \t]*\r$", re.MULTILINE)
 _PLAIN_SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
 _SIZES = {b"%x" % size: size for size in range(2048)}  # as nearly all chunks write theirs
@@ -264,6 +265,8 @@ class ChunkDecoder:
                     raise FramingError("trailer fields without end")
                 if not line:
                     self._state = _ENDED
+                elif _TRAILER.fullmatch(line) is None:  # it could be the next message's head
+                    raise FramingError("a trailer line that is no field")
             else:
                 break
         if self._state == _ENDED and position < size:
