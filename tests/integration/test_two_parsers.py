@@ -219,7 +219,7 @@ def differences(cases: dict[int, bytes], got: dict[int, list[Received]]) -> dict
 
 
 async def test_the_gateway_passes_on_what_another_parser_reads(scene: Scene) -> None:
-    """Nearly ninety ways to write requests, good and bad: whatever reaches the worker is what h11 reads, in its order."""
+    """Eighty-five ways to write requests, good and bad: whatever reaches the worker is what h11 reads, in its order."""
     names = list(REQUESTS)
     cases = {number: REQUESTS[name].replace(b"%d", b"%d" % number) for number, name in enumerate(names)}
 
