@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from proxy.config_errors import ConfigError
-from proxy.importing.draft import Draft, NothingToImportError
+from proxy.importing.draft import Draft, NothingToImportError, written_out
 from proxy.importing.litellm import from_litellm
 from proxy.importing.production_stack import from_production_stack
 from proxy.importing.vllm_router import from_vllm_router
@@ -87,8 +87,10 @@ def imported(kind: Kind, text: str, *, source: str, model: str | None, release: 
 
 def _yaml(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return written_out(yaml.safe_load(text))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        if isinstance(error, NothingToImportError):
+            raise
         mark = getattr(error, "problem_mark", None)
         place = f" (line {mark.line + 1})" if mark is not None else ""
         raise NothingToImportError(f"it is no YAML{place}") from None  # the parser's own text quotes the line

@@ -14,6 +14,8 @@ from typing import Any
 
 _NO_KEYS = {"", "empty", "none", "null", "dummy", "no-key", "not-needed", "sk-no-key-required"}
 _MOST_ATTEMPTS = 100
+_MOST_DIGITS = 18
+_MOST_DEPTH, _MOST_VALUES = 50, 200_000  # of another gateway's file; more is made, not written
 _USUAL_MAX_EJECTION_SECONDS = 300
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?|os\.environ/([A-Za-z_][A-Za-z0-9_]*)")
 _URL = re.compile(r"([a-z+]+)://(.*)", re.DOTALL | re.IGNORECASE)
@@ -120,6 +122,22 @@ class Draft:
         return text.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
+def written_out(tree: Any) -> Any:
+    """What a YAML file holds, with texts as keys and nothing shared. Raises `NothingToImportError` for what has no end."""
+    left = _MOST_VALUES
+
+    def copy(value: Any, depth: int) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0 or depth > _MOST_DEPTH:
+            raise NothingToImportError(f"it is nested over {_MOST_DEPTH} levels, or has over {_MOST_VALUES:,} values")
+        if isinstance(value, dict):
+            return {str(key): copy(inner, depth + 1) for key, inner in value.items()}
+        return [copy(inner, depth + 1) for inner in value] if isinstance(value, list) else value
+
+    return copy(tree, 0)
+
+
 def variable_of(text: str) -> str | None:
     """The name of the environment variable that a text is, in a shell's or LiteLLM's spelling; None when it is none."""
     match = _VARIABLE.fullmatch(text.strip())
@@ -130,11 +148,17 @@ def seconds(value: Any) -> float | int | None:
     """A positive number, also one written as text; None for anything else."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     if isinstance(value, bool) or not 0 < number <= 604_800:
         return None
     return int(number) if number.is_integer() else number
+
+
+def count(written: Any) -> int | None:
+    """A whole number from 0, also one written as text; None for anything else."""
+    text = str(written)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 
 def mapping(value: Any) -> dict[str, Any]:

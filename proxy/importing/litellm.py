@@ -113,7 +113,7 @@ def _policy(router: dict[str, Any], draft: Draft) -> str | None:
     written = router.get("routing_strategy")
     if written is None:
         return None
-    if written not in _POLICIES:
+    if str(written) not in _POLICIES:
         draft.leave_out("router_settings.routing_strategy", "no policy here is like it; the default is prefix-affinity")
     return _POLICIES.get(str(written))
 
@@ -167,7 +167,7 @@ def _of_pool(pool: dict[str, Any], deployments: list[_Deployment], draft: Draft)
 
 def _aliases(aliases: dict[str, Any], groups: dict[str, Any], models: dict[str, dict[str, Any]], draft: Draft) -> None:
     for alias, target in aliases.items():
-        group = mapping(target).get("model", target)
+        group = str(mapping(target).get("model", target))
         if group in models:
             models[group].setdefault("aliases", []).append(alias)
         else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from proxy.importing.draft import NothingToImportError
+from proxy.importing.draft import NothingToImportError, written_out
 
 _PROGRAM = re.compile(r"(?:.*/)?vllm-router|vllm_router(?:\.\w+)?|sglang_router\.launch_router|(?:.*/)?sglang-router")
 _ENDS = {"&&", "||", ";", "|", "&", ">", ">>", "2>", "2>&1", "<"}
@@ -65,8 +65,8 @@ def _words(line: str) -> list[str]:
 
 def _documents(text: str) -> list[Any]:
     try:
-        return list(yaml.safe_load_all(text))
-    except yaml.YAMLError:
+        return [written_out(document) for document in yaml.safe_load_all(text)]
+    except (yaml.YAMLError, RecursionError, ValueError):
         return []
 
 

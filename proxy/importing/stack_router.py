@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.importing.draft import Draft, NothingToImportError
+from proxy.importing.draft import Draft, NothingToImportError, count
 
 _POLICIES = {
     "roundrobin": "round-robin",
@@ -51,7 +51,7 @@ def routing(logic: str | None, session_header: str | None, where: str, draft: Dr
     """The settings of a pool that its routing logic becomes."""
     if logic is None:
         return {}
-    policy = _POLICIES.get(logic)
+    policy = _POLICIES.get(str(logic))
     if policy is None:
         draft.leave_out(where, "no policy here is like it; the default is prefix-affinity")
         return {}
@@ -100,7 +100,7 @@ def from_stack_options(options: Mapping[str, Any]) -> Draft:
     elif one("service-discovery") == "k8s":
         draft.variable("WORKER_SERVICE", "name of a Service that selects the workers' pods")
         draft.variable("MODEL", "the name that the workers serve (their GET /v1/models tells it)")
-        found: dict[str, Any] = {"service": "${WORKER_SERVICE}", "port": int(one("k8s-port") or 8000)}
+        found: dict[str, Any] = {"service": "${WORKER_SERVICE}", "port": count(one("k8s-port")) or 8000}
         if namespace := one("k8s-namespace"):
             found["namespace"] = namespace
         models = [{"name": "${MODEL}", "pools": [{"name": "default", "workers": {"kubernetes": found}}]}]

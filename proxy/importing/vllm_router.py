@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.importing.draft import Draft, NothingToImportError, seconds, variable_of
+from proxy.importing.draft import Draft, NothingToImportError, count, seconds, variable_of
 from proxy.importing.options import options_of
 from proxy.importing.stack_router import from_stack_options, is_of_stack
 
@@ -165,8 +165,7 @@ def _limits(options: dict[str, list[str]], draft: Draft) -> None:
 
 
 def _count(options: dict[str, list[str]], name: str) -> int | None:
-    written = _last(options, name)
-    return int(written) if written is not None and written.isascii() and written.isdigit() else None
+    return count(_last(options, name))
 
 
 def _bracketed(host: str) -> str:

@@ -311,3 +311,42 @@ def test_no_command_line_whatever_makes_it_fall_over(text):
     """The same for what is no YAML."""
     with suppress(NothingToImportError, ConfigError):
         from_text(Kind.VLLM_ROUTER, "vllm-router --worker-urls " + text)
+
+
+ROUTER = "vllm-router --worker-urls http://a:1"
+SERVED = "model_list: [{model_name: a, litellm_params: {model: openai/a, api_base: 'http://a:1'%s}}]\n%s"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Kind.LITELLM, SERVED % ("", "5: 6\nrouter_settings: {7: 8}")),
+        (Kind.LITELLM, SERVED % (", timeout: 1" + "0" * 400, "")),
+        (Kind.LITELLM, SERVED % ("", "router_settings: {routing_strategy: [1], model_group_alias: {x: {model: [2]}}}")),
+        (Kind.LITELLM, "model_list: " + "[" * 5000 + "]" * 5000),
+        (Kind.LITELLM, "model_list: &a\n- *a"),
+        (Kind.LITELLM, "model_list: [{model_name: 2024-99-99}]"),
+        (Kind.VLLM_ROUTER, "a: &a\n- *a"),
+        (Kind.VLLM_ROUTER, "[" * 5000 + "]" * 5000),
+        (Kind.VLLM_ROUTER, f"{ROUTER} --port {'9' * 5000}"),
+        (Kind.VLLM_ROUTER, "vllm-router --service-discovery k8s --k8s-label-selector a=b --k8s-port x"),
+        (Kind.PRODUCTION_STACK, "servingEngineSpec: {modelSpec: [{name: a, modelURL: m}]}\nrouterSpec: {routingLogic: [x]}"),
+    ],
+)
+def test_odd_values_are_refused_or_left_out(kind, text):
+    """Numbers without end, lists for names, keys that are numbers, lists that hold themselves: never a fault of ours."""
+    with suppress(NothingToImportError, ConfigError):
+        from_text(kind, text)
+
+
+def test_aliases_do_not_grow(tmp_path):
+    """Nine lists of nine lists of nine …: refused at once, and through the command as any other file that is none."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 9)}]" for at in range(1, 20)]
+    file = tmp_path / "bomb.yaml"
+    file.write_text("\n".join([*lines, "model_list: *a19", ""]))
+
+    result = CliRunner().invoke(app, ["import", "litellm", str(file)])
+
+    assert result.exit_code == 2
+    assert "over 200,000 values" in result.output
