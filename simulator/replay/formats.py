@@ -21,6 +21,7 @@ import msgspec
 from simulator.replay.shapes import Reading, Shape
 
 _MOST_TOKENS = 100_000_000
+_MOST_HEAD_CHARACTERS = 10_000
 _MOST_LINE_CHARACTERS = 4 * 1024 * 1024
 _FRACTION_DIGITS = 6
 
@@ -91,7 +92,7 @@ def read_shapes(lines: Iterable[str], *, model: str | None = None) -> Reading:
 def _json_format(head: str) -> Callable[[str], Shape]:
     try:
         found = msgspec.json.decode(head, type=dict[str, object])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         found = {}
     if "input_length" in found:
         return _of_mooncake
@@ -113,7 +114,7 @@ def _read_line(reading: Reading, number: int, line: str, parse: Callable[[str], 
         shape = parse(line)
     except _NotAnsweredError as error:
         reading.pass_over(str(error))
-    except (ValueError, OverflowError) as error:  # msgspec's are ValueErrors
+    except (ValueError, OverflowError, RecursionError, csv.Error) as error:  # msgspec's are ValueErrors
         reading.fault(number, str(error))
     else:
         _take(reading, shape, model)
@@ -158,7 +159,7 @@ def _of_mooncake(line: str) -> Shape:
 
 
 def _read_table(reading: Reading, head: str, rows: Iterable[tuple[int, str]], model: str | None) -> None:
-    names = [name.strip() for name in next(csv.reader([head]))]
+    names = [name.strip() for name in next(csv.reader([head[:_MOST_HEAD_CHARACTERS]]))]
     if {"TIMESTAMP", "ContextTokens", "GeneratedTokens"} <= set(names):
         reading.format, of_row = "azure", _of_azure
     elif {"Timestamp", "Request tokens", "Response tokens"} <= set(names):

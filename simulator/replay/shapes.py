@@ -100,9 +100,9 @@ def _declared(shape: Shape, budget: int) -> int:
 
 
 def _blocks(shape: Shape, number: int, longest: dict[str, int]) -> BlockRuns:
-    if shape.blocks is not None:
-        return _named_blocks(shape)
     own = number << _PLACE_BITS  # families' numbers are far above
+    if shape.blocks is not None:
+        return BlockRuns(_named_blocks(shape) or (range(own, own),))
     everything = (shape.prompt_tokens + shape.output_tokens) // BLOCK_TOKENS
     shared = 0
     if shape.family is not None:
@@ -114,8 +114,11 @@ def _blocks(shape: Shape, number: int, longest: dict[str, int]) -> BlockRuns:
     return BlockRuns((range(key, key + shared), range(own + shared, own + everything)))
 
 
-def _named_blocks(shape: Shape) -> BlockRuns:
-    """Blocks with names of their own, each some of the engine's; what is generated behind them is nobody's beginning."""
+def _named_blocks(shape: Shape) -> tuple[range, ...]:
+    """Blocks with names of their own, each some of the engine's; what is generated behind them is nobody's beginning.
+
+    None in a prompt that fills no block.
+    """
     each = max(1, shape.block_tokens // BLOCK_TOKENS)
     room = shape.prompt_tokens // BLOCK_TOKENS
     runs = []
@@ -126,7 +129,7 @@ def _named_blocks(shape: Shape) -> BlockRuns:
         start = (name + 1) << _PLACE_BITS
         runs.append(range(start, start + size))
         room -= size
-    return BlockRuns(tuple(runs))
+    return tuple(runs)
 
 
 def _key(family: str) -> int:

@@ -105,6 +105,17 @@ def test_a_bad_line_is_counted_and_named_and_the_others_are_read(bad: str) -> No
     assert reading.first_bad.startswith("line 2: ")
 
 
+def test_lines_that_cannot_be_parsed_are_bad() -> None:
+    """A cell without end, and values nested too deep: as any other."""
+    reading = read_shapes(lines(AZURE + '"' + "x" * 200_000 + "\n"))
+    assert (len(reading.shapes), reading.bad) == (2, 1)
+
+    deep = '{"prompt_tokens": ' + "[" * 100_000
+    assert read_shapes([deep, json.dumps(LOG)]).bad == 1
+    with pytest.raises(RecordsError, match="neither a JSON object"):
+        read_shapes(['"' + "x" * 200_000])
+
+
 def test_a_row_with_too_few_columns_is_bad() -> None:
     """It says how many there are."""
     reading = read_shapes(lines(AZURE + "2023-11-16 18:17:05,100\n"))

@@ -12,6 +12,7 @@ from simulator.prefix import BlockRuns
 from simulator.replay.shapes import Shape, arrivals_of, in_order, output_budget, total_tokens, window
 from simulator.timing import ConstantTimer
 from simulator.virtual import simulate
+from simulator.virtual_routing import demand_of
 
 ONE = Shape(at_seconds=0.0, prompt_tokens=1000, output_tokens=10)
 TIMER = ConstantTimer(step_seconds=0.01, prefill_seconds_per_token=1e-5, context_seconds_per_token=0.0)
@@ -93,3 +94,12 @@ def test_the_shortest_prompts_are_served(tokens: int) -> None:
     shape = replace(ONE, prompt_tokens=tokens, family="a", cached_tokens=tokens)
 
     assert len(cached(arrivals_of([shape, shape], 100))) == 2
+
+
+@pytest.mark.parametrize("blocks", [(), (7,)])
+def test_prompts_that_fill_no_block_are_routed(blocks: tuple[int, ...]) -> None:
+    """Mooncake names the block that a short prompt begins, too; it is nobody's beginning, and has one for the router."""
+    arrivals = arrivals_of([replace(ONE, prompt_tokens=10, blocks=blocks)] * 2, 100)
+
+    assert cached(arrivals) == [0, 0]
+    assert len({demand_of(arrival).affinity for arrival in arrivals}) == 2
