@@ -76,7 +76,12 @@ class RawClient:
         self._ahead = b""  # read, and behind the end of the last answer
 
     def __repr__(self) -> str:
-        return f"<RawClient {'closed' if self._socket.fileno() < 0 else self._socket.getsockname()}>"
+        return f"<RawClient {'closed' if self.is_closed else self._socket.getsockname()}>"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this side has closed it."""
+        return self._socket.fileno() < 0
 
     @classmethod
     async def connect(cls, url: str, *, receive_buffer_bytes: int | None = None) -> RawClient:
