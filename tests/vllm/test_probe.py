@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 END_SECONDS = 60.0
 LENGTHS = (
-    *("--outputs", "8,24,64", "--prompts", "128,256,512,1024", "--prompt-output", "4", "--repeats", "2"),
+    *("--outputs", "8,24,64", "--prompts", "128,256,512,1024", "--prompt-output", "8", "--repeats", "2"),
     *("--contexts", "256", "--concurrency", "1,2,4", "--concurrency-output", "32"),
 )
 
@@ -37,7 +37,7 @@ async def test_a_probe_of_a_real_worker_runs_to_its_end(worker: RealWorker) -> N
     assert (found["ended"], found["failed"], found["left_out"]) == ("complete", 0, [])
     assert found["sampling"]["refused"] == []
     assert [point["output_tokens"] for point in found["output"][0]["points"]] == [8, 24, 64]
-    sent = 2 * (2 * (8 + 24 + 64) + 2 * 4 * 4 + 7 * 32)
+    sent = 2 * (2 * (8 + 24 + 64) + 2 * 4 * 8 + 7 * 32)
     finding_out = 4 + 2 * 2
     assert growth(before, after, {"completion": COMPLETION})["completion"] == sent + finding_out
     cold, warm = found["prompt"]
