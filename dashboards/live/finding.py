@@ -22,7 +22,18 @@ class Severity(IntEnum):
 
 # What is nearer to the cause comes first, among those that are as bad.
 _ORDER = (
-    *("gateway", "pool_down", "worker_down", "worker_silence", "worker_errors", "facts", "drift", "failing", "loop_lag"),
+    *(
+        "gateway",
+        "pool_down",
+        "worker_down",
+        "worker_silence",
+        "worker_hung",
+        "worker_errors",
+        "facts",
+        "drift",
+        "failing",
+        "loop_lag",
+    ),
     *("slow", "hit_drop", "kv", "queue", "waiting", "refused"),
 )
 _RANKS = {kind: rank for rank, kind in enumerate(_ORDER)}
@@ -57,9 +68,10 @@ class _Spell:
 
 @dataclass(slots=True)
 class Growth:
-    """Tells by how much counters have grown lately: since they last stood still for a minute."""
+    """Tells by how much counters have grown lately, since they last stood still for a minute, and how long something is so."""
 
     _known: dict[tuple[str, ...], _Spell] = field(default_factory=dict)
+    _begun: dict[tuple[str, ...], float] = field(default_factory=dict)
 
     def of(self, subject: tuple[str, ...], value: float, now: float) -> int:
         """The growth of the spell that is under way; 0 when nothing was added for a minute, and at the first look."""
@@ -72,6 +84,13 @@ class Growth:
                 spell.before = spell.value
             spell.value, spell.at = value, now
         return int(spell.value - spell.before) if now - spell.at <= _RECENT_SECONDS else 0
+
+    def lasting(self, subject: tuple[str, ...], is_so: bool, now: float) -> float:
+        """For how many seconds it has been so at every look; 0 at the first one, and when it is not."""
+        if not is_so:
+            self._begun.pop(subject, None)
+            return 0.0
+        return now - self._begun.setdefault(subject, now)
 
 
 def finding_of(

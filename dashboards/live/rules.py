@@ -27,6 +27,8 @@ _LEAST_HIT_TOKENS = 20_000  # prompt tokens of a minute, below which a hit share
 _BASELINE_MINUTES = 5
 _HIT_WORTH_RATIO = 0.2  # a usual hit share below it is not missed
 _HIT_DROP_RATIO = 0.5
+_HUNG_SECONDS = 10.0  # requests wait and none runs: between two steps it is so for a moment
+_TAKES_NONE = frozenset({"down", "errors", "silence", "draining"})
 _COSTLY_DRIFT_TOKENS = 20_000  # missed; less is worth knowing, and nothing to get up for
 
 
@@ -66,11 +68,10 @@ def gateway_findings(gateway: GatewayFacts, growth: Growth, now: float) -> Itera
 
 def pool_findings(pool: PoolView, growth: Growth, now: float) -> Iterator[Finding]:
     """Whether anybody serves it, who is refused or waits, and what it does not tell."""
-    able = [worker for worker in pool.workers if worker.state.code not in ("down", "errors", "silence")]
+    able = [worker for worker in pool.workers if worker.state.code not in _TAKES_NONE]
     name = f"pool {pool.pool} of {pool.model}"
     if not able:
-        what = "has no worker" if not pool.workers else f"has none of its {count(len(pool.workers), 'worker')} left"
-        advice = "Start workers, or see below why they are left out; requests for it are refused with 503."
+        what, advice = _why_nobody(pool)
         yield finding_of(Severity.CRITICAL, "pool_down", capital(f"{name} {what}"), advice, pool)
     refused = pool.totals.outcomes.get("rejected", 0) + pool.totals.outcomes.get("worker_busy", 0)
     if grown := growth.of(("refused", pool.model, pool.pool), refused, now):
@@ -86,6 +87,19 @@ def pool_findings(pool: PoolView, growth: Growth, now: float) -> Iterator[Findin
         text = f"Workers of {name} do not say how many prompt tokens were cached"
         yield finding_of(Severity.NOTICE, "hit_unknown", text, "Start vLLM with --enable-prompt-tokens-details.", pool)
     yield from _late(pool, name)
+
+
+def _why_nobody(pool: PoolView) -> tuple[str, str]:
+    """What is said of a pool whose workers all get no requests, and what to do."""
+    if not pool.workers:
+        return "has no worker", "Start workers; requests for it are refused with 503."
+    workers = count(len(pool.workers), "worker")
+    draining = sum(worker.state.code == "draining" for worker in pool.workers)
+    if not draining:
+        advice = "Start workers, or see below why they are left out; requests for it are refused with 503."
+        return f"has none of its {workers} left", advice
+    what = f"has none of its {workers} left: {draining} {'is' if draining == 1 else 'are'} draining"
+    return what, "Resume one that is draining, or start others; requests for it are refused with 503."
 
 
 def _late(pool: PoolView, name: str) -> Iterator[Finding]:
@@ -139,6 +153,7 @@ def worker_findings(pool: PoolView, worker: WorkerView, growth: Growth, now: flo
         text = f"{lately.failed} of {count(lately.requests, 'request')} at {name} failed lately, most because {words.what}"
         yield finding_of(Severity.WARNING, "failing", text, words.advice, pool, worker)
     yield from _full(pool, worker, name)
+    yield from _waiting(pool, worker, growth, now)
 
 
 def _full(pool: PoolView, worker: WorkerView, name: str) -> Iterator[Finding]:
@@ -149,10 +164,26 @@ def _full(pool: PoolView, worker: WorkerView, name: str) -> Iterator[Finding]:
     elif usage > 1.0 - thresholds.KV_RESERVE_RATIO:
         text = capital(f"{name} has {percent(usage)} of its KV cache in use")
         yield finding_of(Severity.NOTICE, "kv", text, words.advice, pool, worker, cause="kv_pressure")
-    waiting, running = worker.waiting_requests or 0, worker.running_requests or 0
-    if waiting:
-        severity = Severity.WARNING if waiting > running else Severity.NOTICE
-        text = capital(f"{count(waiting, 'request waits', 'requests wait')} inside {name}, {running} run")
+
+
+def _waiting(pool: PoolView, worker: WorkerView, growth: Growth, now: float) -> Iterator[Finding]:
+    """Requests in the worker's own queue: it has more than it can run, or it runs nothing at all."""
+    name, waiting, running = f"worker {worker.worker}", worker.waiting_requests or 0, worker.running_requests
+    runs_none = waiting > 0 and running == 0
+    lasts = growth.lasting(("runs none", worker.worker), runs_none, now)
+    if not waiting or worker.state.code in _STATES:
+        return
+    text = count(waiting, "request waits", "requests wait")
+    if runs_none and lasts >= _HUNG_SECONDS:
+        text = capital(f"{name} runs nothing while {text} inside it: it may hang")
+        advice = "Look at its log; if its engine hangs, restart it."
+        yield finding_of(Severity.WARNING, "worker_hung", text, advice, pool, worker, since=now - lasts)
+    elif runs_none:
+        text = capital(f"{text} inside {name}, none runs")
+        yield finding_of(Severity.NOTICE, "waiting", text, "If it stays so, its engine hangs: look at its log.", pool, worker)
+    else:
+        severity = Severity.WARNING if waiting > (running or 0) else Severity.NOTICE
+        text = capital(f"{text} inside {name}, {'nobody knows how many' if running is None else running} run")
         yield finding_of(severity, "waiting", text, cause_words("engine_queue").advice, pool, worker, cause="engine_queue")
 
 

@@ -99,6 +99,12 @@ FAULTS = [
     ("worker_errors", "no new requests", a_pool(a_worker(state="errors"), a_worker("w-1"))),
     ("pool_down", "none of its 1 worker left", a_pool(a_worker(state="down"))),
     ("pool_down", "has no worker", a_pool()),
+    ("pool_down", "none of its 1 worker left: 1 is draining", a_pool(a_worker(state="draining"))),
+    (
+        "pool_down",
+        "none of its 2 workers left: 1 is draining",
+        a_pool(a_worker(state="draining"), a_worker("w-1", state="down")),
+    ),
     (
         "slow",
         "20 % of the expected TPOT is attained; main cause: the worker is slower",
@@ -169,6 +175,42 @@ def test_a_slow_worker_has_a_cause_where_one_is_known(
     assert found.cause == cause
 
 
+def test_a_pool_that_was_drained_by_hand_is_down() -> None:
+    """Its clients get 503 whoever wanted it so, and the headline says that first."""
+    view = a_view(a_pool(a_worker(state="draining"), pool="short"), a_pool(a_worker("w-1"), pool="long"))
+
+    found = found_in(view)
+
+    assert headline(view, found).severity == "critical"
+    assert headline(view, found).text.startswith("Pool short of m has none of its 1 worker left: 1 is draining")
+    assert found[0].advice.startswith("Resume")
+
+
+def test_a_worker_that_runs_nothing_while_requests_wait_may_hang() -> None:
+    """For ten seconds it is only said that they wait, then what to do about it; never that the worker has too much to run."""
+    findings = Findings()
+    hung, well = a_worker(waiting_requests=9), a_worker("w-1", waiting_requests=1, running_requests=4)
+    told = [
+        next(
+            (each.kind, each.severity, each.cause) for each in findings.look(a_view(a_pool(worker, well), now=now), [], Hour())
+        )
+        for now, worker in ((0.0, hung), (9.0, hung), (10.0, hung), (11.0, a_worker()), (12.0, hung), (21.0, hung))
+    ]
+
+    waits, hangs = ("waiting", "notice", None), ("worker_hung", "warning", None)
+    assert told == [waits, waits, hangs, ("waiting", "notice", "engine_queue"), waits, waits]
+
+
+def test_a_worker_of_which_it_is_known_that_it_hangs_is_named_once() -> None:
+    """Silence says more than what waits inside."""
+    findings = Findings()
+    pool = a_pool(a_worker(state="silence", waiting_requests=9), a_worker("w-1"))
+
+    told = [[each.kind for each in findings.look(a_view(pool, now=now), [], Hour())] for now in (0.0, 20.0)]
+
+    assert told == [["worker_silence"], ["worker_silence"]]
+
+
 def test_a_worker_with_more_to_do_is_not_called_slow() -> None:
     """What it has more of is what makes its requests slow."""
     busy = {**SLOW, "causes": {"engine_queue": 18}, "lately": Sums(requests=40, deviating=20, prompt_tokens=90_000)}
@@ -195,7 +237,7 @@ def test_what_most_workers_suffer_from_is_said_once() -> None:
 def test_the_worst_comes_first() -> None:
     """And among what is as bad, what is nearer to the cause; the headline counts the others that are serious."""
     silent, full = a_worker("w-0", "silence", since=960.0), a_worker("w-1", kv_usage_ratio=0.99)
-    view = a_view(a_pool(silent, full, queued_requests=9), a_pool(a_worker("w-2", "draining"), pool="other"))
+    view = a_view(a_pool(silent, full, queued_requests=9), a_pool(a_worker("w-2", "draining"), a_worker("w-3"), pool="other"))
 
     found = found_in(view)
 
