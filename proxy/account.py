@@ -11,7 +11,7 @@ from routing.sketch import Beginning
 from routing.system_prompt import LEAST_BYTES, MOST_BYTES, may_have_system_prompt
 from routing.topology import NO_POOL, UNKNOWN_MODEL
 from telemetry.measurements import Measurements
-from telemetry.record import CountResult, NoToken, Outcome, RequestRecord
+from telemetry.record import CountResult, NoToken, Outcome, PrefillResult, RequestRecord
 
 if TYPE_CHECKING:
     from proxy.framing import AnswerHead
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from proxy.state import ServingState
 
 _NOTHING = Measurements()
-_COUNTED = CountResult.COUNTED
+_COUNTED, _COMPUTED = CountResult.COUNTED, PrefillResult.COMPUTED
 _OK, _CLIENT_GONE = Outcome.OK, Outcome.CLIENT_GONE
 SLOW_CLIENT_RATIO = 0.05
 """A stream that spent more of its time than this waiting for its client says nothing about the worker's pace."""
@@ -175,19 +175,24 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
 def _cached(state: ServingState, exchange: Progress, found: Measurements) -> tuple[int | None, bool]:
     """Cached tokens, and whether 0 was inferred: some versions leave the details out when nothing was cached.
 
-    ``None`` when the worker did not say, and for a batch, of which it says what one prompt had.
+    ``None`` when the worker did not say, and for a batch, of which it says what one prompt had. A prompt that a prefill stage
+    computed was cached there or not: its decode worker reports everything as cached that it fetched.
     """
-    usage, prepared = found.usage, exchange.prepared
+    usage, prepared, leg = found.usage, exchange.prepared, exchange.leg
     if usage is None or usage.prompt_tokens is None or exchange.decision is None or prepared is None:
         return None, False
-    url = exchange.decision.worker.url
-    if usage.has_details:
-        if usage.cached_tokens is not None and exchange.endpoint.has_usage:  # elsewhere it is told by all workers
+    told, url, is_final = usage, exchange.decision.worker.url, found.usage_is_final
+    if leg is not None and leg.result is _COMPUTED:
+        if leg.usage is None or leg.usage.prompt_tokens is None:
+            return None, False
+        told, url, is_final = leg.usage, leg.url, True
+    cached, is_one = told.cached_tokens, prepared.request.prompts == 1
+    if told.has_details:
+        if cached is not None and exchange.endpoint.has_usage:  # elsewhere it is told by all workers
             state.reports_cached.add(url)
-        return (usage.cached_tokens if prepared.request.prompts == 1 else None), False
-    is_told = (
-        found.usage_is_final and exchange.endpoint.has_usage and prepared.request.prompts == 1 and url in state.reports_cached
-    )
+        is_possible = cached is not None and cached <= usage.prompt_tokens
+        return (cached if is_one and is_possible else None), False
+    is_told = is_final and is_one and exchange.endpoint.has_usage and url in state.reports_cached
     return (0, True) if is_told else (None, False)
 
 

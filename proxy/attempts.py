@@ -102,7 +102,7 @@ class Attempts(Progress, ABC):
             self._trial = loads.health.begins(decision.worker.name)
         if decision.pool.prefill is not None:
             if self.leg is not None:
-                self.leg = self.leg._replace(transfer=None)  # the blocks were for the worker that has failed
+                self.leg = self.leg.lost()  # the blocks were for the worker that has failed
             elif self._asks_stage(decision, since):
                 return
         self._approach(since)

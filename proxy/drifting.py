@@ -87,7 +87,7 @@ class DriftWatch:
         return self._families.drifts()
 
     def _watched(self, record: RequestRecord) -> RequestRecord:
-        beginning, worker, prompt = record.beginning, record.worker, record.prompt_tokens
+        beginning, worker, prompt = record.beginning, record.prefix_worker, record.prompt_tokens
         if beginning is None or worker is None or prompt is None or record.prompt_is_estimate or record.is_batch:
             return record
         observation = Observation(
@@ -104,7 +104,9 @@ class DriftWatch:
         )
         missed_before = self._families.missed_seconds
         expected, lost = self._families.expected_cached_tokens(observation), self._families.lost(observation)
-        drift = self._families.observe(observation, self._prefill_of(record.model, record.pool))
+        # What a miss costs at a prefill stage is not known: it may have other GPUs than the pool.
+        prefill = None if record.is_prefilled_elsewhere else self._prefill_of(record.model, record.pool)
+        drift = self._families.observe(observation, prefill)
         base = self._pools.get((record.model, record.pool))
         if base is not None and self._cells is not None:
             self._cells[base + _MISSED] += self._families.missed_seconds - missed_before

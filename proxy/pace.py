@@ -27,6 +27,7 @@ class PaceAdviser:
             if record.outcome is Outcome.OK and record.stream and record.worker is not None:
                 pace = self._paces.setdefault(record.worker, WorkerPace())
                 prompt = None if record.prompt_is_estimate else record.prompt_tokens
+                prompt = None if record.is_prefilled_elsewhere else prompt
                 pace.take(prompt, record.cached_tokens, record.upstream_ttft_seconds, record.tpot_seconds)
 
     def advise(self, guidance: Guidance, fleet: Fleet) -> Guidance:

@@ -17,6 +17,7 @@ import msgspec
 
 from proxy.framing import FramingError, take_answer_head
 from routing.topology import Pool, Worker
+from telemetry.events import Usage, read_event
 from telemetry.record import PrefillResult
 
 _FIELD = "kv_transfer_params"
@@ -44,8 +45,15 @@ class Leg(NamedTuple):
 
     result: PrefillResult
     worker: str | None = None  # name of the prefill worker; None if there was none to ask
+    url: str = ""  # its own
     seconds: float | None = None  # from the choice of the worker to the end of its answer; None if nobody was asked
     transfer: bytes | None = None  # raw JSON for the decode worker; only if it was computed
+    usage: Usage | None = None  # of its answer, if it had one that can be read
+
+    def lost(self) -> Leg:
+        """The same when the decode worker has failed and another is asked, which computes the prompt itself."""
+        result = PrefillResult.LOST if self.result is PrefillResult.COMPUTED else self.result
+        return self._replace(result=result, transfer=None)
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -84,6 +92,12 @@ def transfer_in(body: bytes) -> bytes | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found if found.startswith(b"{") and found != b"{}" else None
+
+
+def usage_in(body: bytes) -> Usage | None:
+    """What an answer says of its tokens; ``None`` if it says nothing."""
+    reported = read_event(body)[0].usage
+    return None if reported is None else reported.checked()[0]
 
 
 async def ask(worker: Worker, pool: Pool, tls: SSLContext | None, head: bytes, body: bytes) -> tuple[int, bytes]:

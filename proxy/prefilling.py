@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from proxy.attempts import Attempts
 from proxy.framing import FramingError
-from proxy.prefill_leg import Leg, UnreachableError, ask, prefill_body, transfer_in
+from proxy.prefill_leg import Leg, UnreachableError, ask, prefill_body, transfer_in, usage_in
 from routing.policy import Decision, choose_stage
 from telemetry.record import Phase, PrefillResult
 
@@ -68,7 +68,7 @@ class PrefillsFirst(Attempts):
         if self.ended:
             return
         self._task = None
-        self.leg = leg._replace(worker=name, seconds=now - began_at)
+        self.leg = leg._replace(worker=name, url=first.worker.url, seconds=now - began_at)
         if self.trace is not None:
             self.trace.end(label, now, status)
         try:
@@ -101,7 +101,7 @@ class PrefillsFirst(Attempts):
         transfer = transfer_in(answer)
         if transfer is None:
             return Leg(PrefillResult.NOT_OFFERED), "answered", status
-        return Leg(PrefillResult.COMPUTED, transfer=transfer), "answered", status
+        return Leg(PrefillResult.COMPUTED, transfer=transfer, usage=usage_in(answer)), "answered", status
 
 
 def _is_worth_it(prepared: Prepared, above_tokens: int) -> bool:

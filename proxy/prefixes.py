@@ -62,6 +62,7 @@ class Prefixes:
                 key not in self._rings
                 or record.affinity is None
                 or record.worker is None
+                or record.is_prefilled_elsewhere  # no word of what this pool's workers have
                 or record.cached_tokens is None
                 or record.prompt_is_estimate
                 or (record.prompt_tokens or 0) < _LEAST_PROMPT_TOKENS

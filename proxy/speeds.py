@@ -50,12 +50,15 @@ class _Shares:
         fade = 0.5 ** (1.0 / _HALF_LIFE_REQUESTS)
         for name in ("requests", "e2e_seconds", "ttft_seconds", "prompt_tokens", "cached_tokens"):
             setattr(self, name, fade * getattr(self, name))
+        before = record.prefill_leg_seconds or 0.0  # at another pool's worker
         self.requests += 1.0
-        self.e2e_seconds += record.e2e_seconds or 0.0
-        self.ttft_seconds += record.ttft_seconds or 0.0
-        if record.cached_tokens is not None and not record.prompt_is_estimate:
+        self.e2e_seconds += max(0.0, (record.e2e_seconds or 0.0) - before)
+        self.ttft_seconds += max(0.0, (record.ttft_seconds or 0.0) - before)
+        # Of what a stage computed there is nothing left to compute here.
+        cached = record.prompt_tokens if record.is_prefilled_elsewhere else record.cached_tokens
+        if cached is not None and not record.prompt_is_estimate:
             self.prompt_tokens += record.prompt_tokens or 0
-            self.cached_tokens += record.cached_tokens
+            self.cached_tokens += cached
 
     def known(self) -> tuple[float, float] | None:
         """Shares of a request's time before its first token, and of prompts that were cached; to a hundredth each."""

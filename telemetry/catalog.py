@@ -123,7 +123,11 @@ CATALOG: tuple[Family, ...] = (
     counter(
         "completion_tokens_total", Scope.POOL, "Completion tokens, as workers reported them or counted where they did not."
     ),
-    counter("cached_tokens_total", Scope.POOL, "Prompt tokens that workers took from their prefix cache, where they said so."),
+    counter(
+        "cached_tokens_total",
+        Scope.POOL,
+        "Prompt tokens that workers took from their prefix cache, where they said so; none that came from a prefill stage.",
+    ),
     counter(
         "cache_known_prompt_tokens_total",
         Scope.POOL,

@@ -75,7 +75,7 @@ class Chain:
             prompt_tokens=record.prompt_tokens,
             cached_tokens=record.cached_tokens,
             completion_tokens=record.completion_tokens,
-            prefill_seconds=record.upstream_ttft_seconds,
+            prefill_seconds=prefill_seconds(record),
             decode_seconds=decode_seconds(record),
             e2e_seconds=record.e2e_seconds,
         )
@@ -96,6 +96,13 @@ class Chain:
             if self.first_prompt_tokens is None:
                 self.first_prompt_tokens = prompt
         return call
+
+
+def prefill_seconds(record: RequestRecord) -> float | None:
+    """Sent to a worker to the first token of a stream, of both legs where a stage computed the prompt; None without one."""
+    if record.upstream_ttft_seconds is None or not record.is_prefilled_elsewhere:
+        return record.upstream_ttft_seconds
+    return record.upstream_ttft_seconds + (record.prefill_leg_seconds or 0.0)
 
 
 def decode_seconds(record: RequestRecord) -> float | None:

@@ -3,6 +3,9 @@
 Streams are judged by TTFT and TPOT, plain requests end to end. TTFT is what the worker took (`upstream_ttft_seconds`); queues
 of the gateway are not the worker's. Where the worker did not say how many tokens were cached, the least it can have had to
 compute makes the floor, and TTFT is expected to lie between that of a fully warm and that of a fully cold prompt.
+
+Of a prompt that a prefill stage computed only TPOT is judged: who generates computed none of it, the stage may have other GPUs,
+and how long blocks take from one to the other is not known.
 """
 
 from __future__ import annotations
@@ -79,19 +82,20 @@ def judge(record: RequestRecord, yardstick: Yardstick) -> Judgement:
         return NOT_JUDGED
     if record.stream:
         first, pace = record.upstream_ttft_seconds, record.tpot_seconds
-        ttft = None if first is None else _ttft(record, yardstick, prompt, cached, first)
+        ttft = None if first is None or record.is_prefilled_elsewhere else _ttft(record, yardstick, prompt, cached, first)
         tpot = None if pace is None or completion < 2 else _tpot(record, yardstick, prompt, completion, pace)
         return Judgement(ttft=ttft, tpot=tpot)
-    measured = worker_seconds(record)
+    measured = None if record.is_prefilled_elsewhere else worker_seconds(record)
     return NOT_JUDGED if measured is None else Judgement(e2e=_e2e(record, yardstick, prompt, cached, completion, measured))
 
 
 def worker_seconds(record: RequestRecord) -> float | None:
-    """What a plain request spent at its worker: end to end, less what the gateway and the client took."""
+    """What a plain request spent at its worker: end to end, less what the gateway, a prefill stage and the client took."""
     if record.e2e_seconds is None:
         return None
     own = (record.queue_seconds, record.connect_seconds, record.overhead_seconds, record.client_wait_seconds)
-    seconds = record.e2e_seconds - sum(part for part in own if part is not None)
+    others = (*own, record.prefill_leg_seconds)
+    seconds = record.e2e_seconds - sum(part for part in others if part is not None)
     return seconds if seconds > 0.0 else None
 
 

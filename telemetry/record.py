@@ -118,7 +118,8 @@ class Trace(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
 class PrefillResult(StrEnum):
     """What became of the leg at a prefill stage. Whatever is not computed there, the decode worker computes."""
 
-    COMPUTED = "computed"  # the prompt was computed there
+    COMPUTED = "computed"  # the prompt was computed there, and the worker that answered was told where its blocks are
+    LOST = "lost"  # computed there in vain: the decode worker failed, and the next one was told nothing
     NO_WORKER = "no_worker"  # none of them takes requests now
     REFUSED = "refused"  # it answered with an error
     FAILED = "failed"  # it could not be reached, or gave no whole answer
@@ -174,7 +175,7 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     prompt_tokens: int | None = None  # by the worker's usage, cached ones among them
     completion_tokens: int | None = None  # by the worker's usage, reasoning among them
     reasoning_tokens: int | None = None  # part of the completion
-    cached_tokens: int | None = None  # prompt tokens that the worker found in its prefix cache; None: it did not say
+    cached_tokens: int | None = None  # prompt tokens that who computed it found in its prefix cache; None: it did not say
     cached_inferred: bool = False  # 0 was inferred from an absent field of a worker that reports hits otherwise
     completion_is_estimate: bool = False  # no usage arrived: token events were counted instead
     prompt_is_estimate: bool = False  # no usage arrived although tokens did: `estimated_prompt_tokens` stands in for it
@@ -231,3 +232,13 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     e2e_expected_seconds: float | None = None  # of a healthy worker
     deviations: tuple[str, ...] = ()  # figures that are far from what was expected: ttft, tpot, e2e
     causes: tuple[Cause, ...] = ()  # of the first of them, most seconds first, what is unexplained among them
+
+    @property
+    def is_prefilled_elsewhere(self) -> bool:
+        """Whether the prompt came from a prefill stage: `worker` fetched its blocks and computed none but the last."""
+        return self.prefill_result is PrefillResult.COMPUTED
+
+    @property
+    def prefix_worker(self) -> str | None:
+        """The worker whose prefix cache `cached_tokens` were found in."""
+        return self.prefill_worker if self.is_prefilled_elsewhere else self.worker

@@ -130,7 +130,7 @@ def numbers(record: RequestRecord, yardstick: Yardstick) -> Numbers:
         return Numbers()
     cached = min(record.cached_tokens or 0, prompt - 1)
     return Numbers(
-        prefill_flop=_prefill(record, deployment, prompt, cached),
+        prefill_flop=None if record.is_prefilled_elsewhere else _prefill(record, deployment, prompt, cached),
         decode_bytes=_decode(record, yardstick, prompt, completion) if completion and completion > 1 else None,
         kv_bytes=_kv(deployment, prompt + (completion or 0)),
     )
@@ -240,6 +240,8 @@ def _summary(
     if not figures:
         if hardware is None:
             return "It ended well. How fast it could have been is not known: its pool names no gpu, or the shape is unknown."
+        if record.is_prefilled_elsewhere:
+            return "It ended well. It is not held against limits: its prompt was computed by the prefill stage."
         return "It ended well. It is not held against limits: a batch, or tokens that its worker did not count."
     flagged = next((figure for figure in figures if figure.figure in record.deviations), None)
     if flagged is None or excess is None:

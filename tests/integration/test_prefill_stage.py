@@ -114,6 +114,27 @@ async def test_a_request_is_computed_at_the_stage_and_generated_in_the_pool() ->
     assert metrics.total("ridgeline_requests_total", outcome="ok") == 2
 
 
+async def test_what_was_cached_is_what_the_stage_says() -> None:
+    """The decode worker reports as cached what it fetched, here 4 of 5 tokens; that is no hit.
+
+    Nothing said is 0 only from a prefill worker that has told of hits: versions leave the details out when there was none.
+    """
+    silent, odd = usage_of(5, 1), [usage_of(9, 1, 8), None, "odd", usage_of(5, 1, -1), {}]
+    usages = [silent, usage_of(5, 1, 3), usage_of(5, 1, 0), silent, *odd]
+    async with pair() as both:
+        records = [(await both.ask([Send(computed(usage=usage))], STREAM))[1] for usage in usages]
+        _, whole = await both.ask([Send(plain(500, {}))], STREAM)
+        metrics = await both.gateway.metrics()
+
+    assert {record["prefill_result"] for record in records} == {"computed"}
+    assert [record["cached_tokens"] for record in records] == [None, 3, 0, 0] + [None] * len(odd)
+    assert [record["cached_inferred"] for record in records].index(True) == 3
+    assert (whole["prefill_result"], whole["cached_tokens"]) == ("refused", 4)  # it computed the rest itself
+    assert metrics.value("ridgeline_cached_tokens_total", pool="p") == 3 + 4
+    assert metrics.value("ridgeline_cache_known_prompt_tokens_total", pool="p") == 4 * 5
+    assert metrics.value("ridgeline_cache_unknown_requests_total", pool="p") == 1 + len(odd)
+
+
 FAILURES: dict[str, tuple[Script, str]] = {
     "500": ([Send(plain(500, {"error": {"message": "no"}}))], "refused"),
     "429": ([Send(plain(429, {"error": {"message": "no"}}, [("retry-after", "0")]))], "refused"),
@@ -180,10 +201,13 @@ async def test_a_decode_worker_that_fails_is_followed_by_one_that_computes() -> 
     async with pair(2, {"retries": {"budget_per_second": 100}}) as both:
         answer, record = await both.ask([Send(computed())], [Send(plain(500, {"error": {"message": "no"}}))], STREAM)
         await both.quiet()
+        metrics = await both.gateway.metrics()
 
     assert (answer.status, record["outcome"], record["attempts"]) == (200, "ok", 2)
     assert len(both.asked[0]) == 1
     assert [body.get("kv_transfer_params") for body in both.asked[1]] == [PLACE, None]
+    assert (record["prefill_result"], record["cached_tokens"]) == ("lost", 4)  # of the cache of who answered
+    assert metrics.value("ridgeline_prefill_legs_total", pool="p", result="lost") == 1
 
 
 async def test_a_client_that_leaves_ends_the_first_leg() -> None:
@@ -203,26 +227,42 @@ async def test_a_client_that_leaves_ends_the_first_leg() -> None:
 
 
 async def test_simulated_workers_take_the_blocks() -> None:
-    """A worker that checks the exchange as vLLM's does: the prompt's tokens come from the other one, all but the last."""
+    """A worker that checks the exchange as vLLM's does: the prompt's tokens come from the other one, all but the last.
+
+    Asked again, the stage has them in its prefix cache, and that is the hit. Of the two legs only the pace has limits.
+    """
     async with AsyncExitStack() as stack:
         urls = []
         for _ in range(2):
             settings = WorkerSettings(
-                model="tiny", shape="llama-3.1-8b", gpu="h100-sxm", port=0, control_port=0, kv_connector=True
+                model="tiny",
+                shape="llama-3.1-8b",
+                gpu="h100-sxm",
+                port=0,
+                control_port=0,
+                kv_connector=True,
+                prompt_tokens_details=True,
             )
             worker, url = await start_worker(settings)
             stack.push_async_callback(worker.cleanup)
             urls.append(url)
-        pool = {"name": "p", "workers": [urls[1]], "prefill": {"workers": [urls[0]]}}
-        gateway = await stack.enter_async_context(running_gateway({"models": [{"name": "tiny", "pools": [pool]}]}))
+        pool = {"name": "p", "gpu": "h100-sxm", "workers": [urls[1]], "prefill": {"workers": [urls[0]]}}
+        model = {"name": "tiny", "shape": "llama-3.1-8b", "pools": [pool]}
+        gateway = await stack.enter_async_context(running_gateway({"models": [model]}))
         async with await RawClient.connect(gateway.base_url) as client:
             body = chat_body("tiny", max_tokens=8, ignore_eos=True) | {
                 "messages": [{"role": "user", "content": "water " * 2000}]
             }
             answer = await client.request("POST", CHAT, body)
-        (record,) = await gateway.records(1)
-        _, page = await gateway.get(urls[1] + "/metrics")
+            (record,) = await gateway.records(1)
+            _, page = await gateway.get(urls[1] + "/metrics")
+            again = await client.request("POST", CHAT, body)
+            _, warm = await gateway.records(2)
 
     (moved,) = [line for line in page.splitlines() if _MOVED.match(line)]
     assert (answer.status, record["prefill_result"], record["completion_tokens"]) == (200, "computed", 8)
     assert float(moved.rsplit(" ", 1)[1]) == record["prompt_tokens"] - 1 > 2000
+    assert (again.status, warm["prefill_result"], record["cached_tokens"]) == (200, "computed", 0)
+    assert 1900 < warm["cached_tokens"] < warm["prompt_tokens"] - 1
+    assert record["ttft_floor_seconds"] is None
+    assert 0.0 < record["tpot_floor_seconds"] < record["tpot_expected_seconds"]

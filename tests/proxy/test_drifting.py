@@ -10,7 +10,7 @@ import pytest
 from proxy.drifting import DriftWatch
 from routing.sketch import Beginning, family_of, sketch_of
 from telemetry.layout import slot
-from telemetry.record import RequestRecord
+from telemetry.record import PrefillResult, RequestRecord
 from tests.proxy.test_judging import Court
 from tests.telemetry.judged import a_stream, ttft
 from tests.telemetry.test_prefix_drift import SYSTEM
@@ -46,6 +46,27 @@ def test_a_record_says_what_it_could_expect(watched):
     assert watched.take(begins(at=50.0)).expected_cached_tokens == HIT
     plain = a_stream()
     assert watched.take(plain) is plain
+
+
+def test_a_hit_of_two_legs_is_expected_where_the_prompt_is_computed(watched):
+    """At the worker of the stage: whether the one that generates has seen the text, or was restarted, does not matter."""
+    at_stage = {"prefill_result": PrefillResult.COMPUTED, "prefill_worker": "w-1"}
+
+    first = watched.take(begins(at=50.0, cached=0, **at_stage))
+    assert (first.worker, first.expected_cached_tokens, first.cache_lost) == ("w-0", 0, "elsewhere")
+    watched.court.set_worker(0, slot("ridgeline_worker_restarts_total"), 1.0)
+    watched.watch.look(51.0)
+    assert watched.take(begins(at=52.0, **at_stage)).expected_cached_tokens == HIT
+
+
+def test_a_drift_at_a_stage_has_tokens_and_no_seconds(watched):
+    """How long its GPUs take for them is not known."""
+    for number in range(20):
+        changed = begins(b"It is Monday. " + SYSTEM, at=100.0 + number, cached=0)
+        watched.take(msgspec.structs.replace(changed, prefill_result=PrefillResult.COMPUTED, prefill_worker="w-1"))
+
+    (drift,) = watched.watch.view()
+    assert (drift.missed_tokens, drift.missed_seconds) == (20 * HIT, 0.0)
 
 
 def test_a_restart_is_what_lost_the_hit(watched):

@@ -9,7 +9,7 @@ from proxy.fleet import Fleet
 from proxy.pace import PaceAdviser
 from routing.guidance import NO_GUIDANCE, Guidance, WorkerGuidance
 from routing.pace import NEEDED
-from telemetry.record import Outcome, RequestRecord
+from telemetry.record import Outcome, PrefillResult, RequestRecord
 from tests.proxy.fleets import a_topology
 
 FLEET = cast("Fleet", SimpleNamespace(topology=a_topology({"default": ["w-0", "w-1"]})))
@@ -41,6 +41,14 @@ def test_nothing_is_learned_of_what_went_wrong_or_is_a_guess() -> None:
     assert adviser.advise(NO_GUIDANCE, FLEET) == NO_GUIDANCE
 
     adviser.take([a_record(prompt_is_estimate=True)] * NEEDED)
+
+    assert adviser.advise(NO_GUIDANCE, FLEET).workers == {"w-0": WorkerGuidance(decode_tokens_per_second=100.0)}
+
+
+def test_a_prompt_that_a_stage_computed_says_nothing_of_the_workers_prefill() -> None:
+    """It fetched the blocks, and generated."""
+    adviser = PaceAdviser()
+    adviser.take([a_record(prefill_result=PrefillResult.COMPUTED)] * NEEDED)
 
     assert adviser.advise(NO_GUIDANCE, FLEET).workers == {"w-0": WorkerGuidance(decode_tokens_per_second=100.0)}
 

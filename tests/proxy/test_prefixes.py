@@ -9,7 +9,7 @@ from proxy.fleet import Fleet
 from proxy.prefixes import MOST_FAMILIES, Prefixes
 from routing.guidance import NO_GUIDANCE, PoolGuidance, pool_key
 from routing.ring import Ring
-from telemetry.record import Outcome, RequestRecord
+from telemetry.record import Outcome, PrefillResult, RequestRecord
 from tests.proxy.fleets import a_topology
 
 THREE = a_topology({"default": ["w-0", "w-1", "w-2"]})
@@ -51,6 +51,15 @@ def test_two_misses_at_home_and_a_hit_elsewhere():
     assert moved(hit, *misses, a_record(HOME, 900)) == {}  # it has it again
     assert moved(hit, *misses, a_record(OTHER, 0)) == {}  # lost there as well
     assert moved(hit, *misses, a_record(THIRD, 900)) == {7: THIRD}
+
+
+def test_a_hit_at_a_prefill_stage_is_not_the_pools():
+    """It tells what a worker of the stage has, and neither that the pool's own has it nor that it lost it."""
+    hit, misses = a_record(OTHER, 900), [a_record(HOME, 0), a_record(HOME, 16)]
+    at_stage = PrefillResult.COMPUTED
+    assert moved(a_record(OTHER, 900, prefill_result=at_stage), *misses) == {}
+    assert moved(hit, misses[0], a_record(HOME, 0, prefill_result=at_stage)) == {}
+    assert moved(hit, *misses, a_record(HOME, 900, prefill_result=at_stage)) == {7: OTHER}
 
 
 def test_what_says_nothing_is_not_counted():

@@ -12,7 +12,7 @@ from proxy.config import Config, parse_config
 from proxy.fleet import Fleet
 from proxy.speeds import Speeds
 from routing.guidance import NO_GUIDANCE, PoolGuidance, Speed, pool_key
-from telemetry.record import Outcome, RequestRecord
+from telemetry.record import Outcome, PrefillResult, RequestRecord
 
 NO_FLEET = cast("Fleet", None)
 KEY = pool_key("llama-3.1-8b", "fast")
@@ -100,6 +100,19 @@ def test_shares_are_learned_from_requests():
     speeds.take([a_record()] * 20 + others)
     after = speeds.advise(NO_GUIDANCE, NO_FLEET).pools[KEY]
     assert (after.prefill_ratio, after.cached_ratio) == (0.25, 0.5)
+
+
+def test_what_a_stage_computed_is_not_computed_again():
+    """Of such requests only what the pool's own workers did counts: nothing of the prompt, and no time at the stage."""
+    config = a_config()
+    speeds = Speeds(lambda: config, Path())
+    speeds.advise(NO_GUIDANCE, NO_FLEET)
+    usual = a_record()
+    longer = {name: getattr(usual, name) + 2.0 for name in ("ttft_seconds", "e2e_seconds")}
+    speeds.take([a_record(prefill_result=PrefillResult.COMPUTED, prefill_leg_seconds=2.0, cached_tokens=0, **longer)] * 40)
+
+    after = speeds.advise(NO_GUIDANCE, NO_FLEET).pools[KEY]
+    assert (after.prefill_ratio, after.cached_ratio) == (0.25, 1.0)
 
 
 def test_what_is_not_said_to_be_cached_is_not():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from telemetry.chains import KEPT_CALLS, SHOWN_CHAINS, ChainTable
-from telemetry.record import Outcome, RequestRecord
+from telemetry.record import Outcome, PrefillResult, RequestRecord
 
 
 def a_record(chain_id: str | None = "chain", at: float = 1000.0, **fields: Any) -> RequestRecord:
@@ -69,6 +69,17 @@ def test_figures_are_summed() -> None:
         (2, 1500, 51),
         (3, 2400, 201),
     ]
+
+
+@pytest.mark.parametrize(("result", "seconds"), [(PrefillResult.COMPUTED, 0.75), (PrefillResult.TIMEOUT, 0.5), (None, 0.5)])
+def test_prefill_at_a_stage_is_prefill(result: PrefillResult | None, seconds: float) -> None:
+    """Of both legs where the prompt came from there; time that a stage took in vain is none."""
+    table = ChainTable()
+    record = a_record(upstream_ttft_seconds=0.5, prefill_result=result, prefill_leg_seconds=0.25)
+    for _ in range(2):
+        table.follow(record)
+
+    assert the_chain(table)["prefill_seconds"] == 2 * seconds
 
 
 def test_unknown_figures_add_nothing() -> None:

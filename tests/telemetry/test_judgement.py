@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from telemetry.judgement import NOT_JUDGED, judge
-from telemetry.record import Outcome
+from telemetry.record import Outcome, PrefillResult
 from tests.telemetry.judged import YARDSTICK, a_stream, later, tpot, ttft
 
 
@@ -41,6 +41,29 @@ def test_a_plain_request_is_judged_as_a_whole():
     assert held is not None
     assert held.measured_seconds == pytest.approx(worker)
     assert held.attained_ratio == pytest.approx(1.0)
+
+
+def test_of_a_prompt_that_a_stage_computed_only_the_pace_is_judged():
+    """Its GPUs and the way from them are not known: neither a first token nor a whole answer has a floor."""
+    stream = a_stream(prefill_result=PrefillResult.COMPUTED, prefill_worker="s-0", prefill_leg_seconds=0.2)
+    plain = msgspec.structs.replace(stream, stream=False, upstream_ttft_seconds=None, tpot_seconds=None, e2e_seconds=9.0)
+
+    judgement = judge(stream, YARDSTICK)
+    assert (judgement.ttft, judgement.e2e) == (None, None)
+    assert judgement.tpot == judge(a_stream(), YARDSTICK).tpot
+    assert judge(plain, YARDSTICK) == NOT_JUDGED
+
+
+@pytest.mark.parametrize("result", [result for result in PrefillResult if result is not PrefillResult.COMPUTED])
+def test_a_stage_that_did_not_help_is_not_the_workers_time(result):
+    """The worker computed the prompt, and is held against that; the time at the stage came before."""
+    plain = a_stream(stream=False, upstream_ttft_seconds=None, tpot_seconds=None, prefill_result=result)
+    without = judge(msgspec.structs.replace(plain, e2e_seconds=3.0), YARDSTICK).e2e
+    behind = judge(msgspec.structs.replace(plain, e2e_seconds=5.0, prefill_leg_seconds=2.0), YARDSTICK).e2e
+
+    assert without is not None
+    assert behind == without
+    assert judge(a_stream(prefill_result=result, prefill_leg_seconds=2.0), YARDSTICK) == judge(a_stream(), YARDSTICK)
 
 
 def test_cached_tokens_are_not_computed():

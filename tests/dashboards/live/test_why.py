@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dashboards.live.why import Why, why
-from telemetry.record import Cause, Outcome, RequestRecord
+from telemetry.record import Cause, Outcome, PrefillResult, RequestRecord
 from tests.telemetry.judged import YARDSTICK, a_stream
 
 
@@ -85,6 +85,18 @@ def test_the_gap_and_its_causes_add_up() -> None:
     )
     assert told.advice.startswith("The worker has more than it can run")
     assert [figure.deviates for figure in told.figures] == [True, False]
+
+
+def test_no_prefill_is_held_against_who_did_not_compute_it() -> None:
+    """A prompt from a prefill stage: its FLOP are not the worker's, its tokens' bytes are; and a plain request says why not."""
+    stream = with_fields(a_stream(), prefill_result=PrefillResult.COMPUTED, prefill_leg_seconds=0.2)
+    told = explained(stream)
+
+    assert [figure.figure for figure in told.figures] == ["tpot"]
+    assert told.numbers.prefill_flop is None
+    assert told.numbers.decode_bytes is not None
+    plain = explained(with_fields(stream, stream=False, upstream_ttft_seconds=None, tpot_seconds=None, e2e_seconds=3.0))
+    assert "computed by the prefill stage" in plain.summary
 
 
 def test_a_healthy_request_is_said_to_be_so() -> None:
