@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -47,6 +47,8 @@ class Result:
     ended_at: float
     worker: str | None  # as the answer's head named it
     detail: str = ""
+    request_id: str | None = None  # the same
+    status: int | None = None  # None: no head came
 
 
 def draw_bodies(count: int, prompt_tokens: tuple[int, int], seed: int) -> list[dict[str, Any]]:
@@ -89,20 +91,35 @@ async def ask_oracle(url: str, bodies: Sequence[dict[str, Any]]) -> list[Questio
 
 
 async def ask(
-    session: aiohttp.ClientSession, base_url: str, question: Question, *, streams: bool, leaves_after_events: int | None
+    session: aiohttp.ClientSession,
+    base_url: str,
+    question: Question,
+    *,
+    streams: bool,
+    leaves_after_events: int | None,
+    headers: Mapping[str, str] | None = None,
 ) -> Result:
     """Ask once and judge."""
     started_at = time.monotonic()
     body = question.body | ({"stream": True, "stream_options": {"include_usage": True}} if streams else {})
-    worker = None
+    worker = request_id = status = None
     received = b""
 
     def result(verdict: Verdict, detail: str) -> Result:
-        return Result(verdict=verdict, started_at=started_at, ended_at=time.monotonic(), worker=worker, detail=detail)
+        return Result(
+            verdict=verdict,
+            started_at=started_at,
+            ended_at=time.monotonic(),
+            worker=worker,
+            detail=detail,
+            request_id=request_id,
+            status=status,
+        )
 
     try:
-        async with session.post(base_url + _PATH, json=body) as answer:
-            worker = answer.headers.get("x-ridgeline-worker")
+        async with session.post(base_url + _PATH, json=body, headers=headers) as answer:
+            worker, request_id = (answer.headers.get(name) for name in ("x-ridgeline-worker", "x-request-id"))
+            status = answer.status
             if answer.status != 200:
                 return result(Verdict.REFUSED, f"{answer.status} {(await answer.text())[:200]}")
             if not streams:

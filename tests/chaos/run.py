@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -17,7 +15,7 @@ import aiohttp
 from tests.chaos.client import Question, Result, Verdict, ask, ask_oracle, draw_bodies
 from tests.chaos.trouble import FAULTS, Kind, Trouble, draw_trouble
 from tests.chaos.workers import MODEL, SimulatedWorker, simulated_workers
-from tests.integration.gateway import Gateway, running_gateway
+from tests.integration.gateway import Gateway, free_ports, running_gateway
 
 SHORT, LONG = ("short-1", "short-2", "short-3"), ("long-1", "long-2")
 _SHORT_TOKENS, _LONG_TOKENS = (50, 1500), (18_000, 22_000)
@@ -90,7 +88,7 @@ async def run_chaos(
     *, seconds: float, per_second: float, seed: int, lasts: tuple[float, float] = (4.0, 7.0), processes: int = 1
 ) -> Report:
     """Serve mixed load for so long, with trouble that each time lasts between these seconds."""
-    ports = _free_ports(len(SHORT) + len(LONG) + 1)
+    ports = free_ports(len(SHORT) + len(LONG) + 1)
     workers = {
         name: SimulatedWorker(name, port=ports.pop(), options=("--gpu", gpu, "--max-model-len", str(longest), "--speed", "2"))
         for names, gpu, longest in ((SHORT, "h100-sxm", 16_384), (LONG, "h200-sxm", 131_072))
@@ -116,7 +114,7 @@ async def run_chaos(
         report = Report(trouble=draw_trouble(pools, seconds, lasts, seed), started_at=time.monotonic())
         async with asyncio.TaskGroup() as group:
             for one in report.trouble:
-                group.create_task(_make(one, workers[one.worker], gateway, report.started_at))
+                group.create_task(make_trouble(one, workers[one.worker], gateway, report.started_at))
             report.results = await _load(gateway, questions, long_questions, seconds, per_second, seed)
         metrics = await gateway.metrics_when(
             lambda page: page.total("ridgeline_in_flight_requests") == 0 and page.total("ridgeline_in_flight_tokens") == 0, 10.0
@@ -152,16 +150,20 @@ async def _load(
         return list(await asyncio.gather(*tasks))
 
 
-async def _make(trouble: Trouble, worker: SimulatedWorker, gateway: Gateway, started_at: float) -> None:
-    """Make the trouble when its time comes, and end it."""
+async def make_trouble(
+    trouble: Trouble, worker: SimulatedWorker, gateway: Gateway, started_at: float, admin: asyncio.Lock | None = None
+) -> None:
+    """Make the trouble when its time comes, and end it. Who holds ``admin`` keeps it from the admin listener meanwhile."""
+    admin = admin or asyncio.Lock()
     await asyncio.sleep(max(0.0, started_at + trouble.from_seconds - time.monotonic()))
     match trouble.kind:
         case Kind.KILL:
             await worker.kill()
         case Kind.REMOVE:
-            await _tell(gateway, "POST", f"/api/workers/{worker.name}/drain")
-            await asyncio.sleep(1.0)
-            await _tell(gateway, "DELETE", f"/api/workers/{worker.name}")
+            async with admin:
+                await _tell(gateway, "POST", f"/api/workers/{worker.name}/drain")
+                await asyncio.sleep(1.0)
+                await _tell(gateway, "DELETE", f"/api/workers/{worker.name}")
         case kind:
             await worker.set_faults(FAULTS[kind])
     await asyncio.sleep(max(0.0, started_at + trouble.until_seconds - time.monotonic()))
@@ -169,9 +171,9 @@ async def _make(trouble: Trouble, worker: SimulatedWorker, gateway: Gateway, sta
         case Kind.KILL:
             await worker.start()
         case Kind.REMOVE:
-            await _tell(
-                gateway, "POST", "/api/workers", {"model": MODEL, "pool": trouble.pool, "url": worker.url, "name": worker.name}
-            )
+            place = {"model": MODEL, "pool": trouble.pool, "url": worker.url, "name": worker.name}
+            async with admin:
+                await _tell(gateway, "POST", "/api/workers", place)
         case _:
             await worker.set_faults({})
 
@@ -186,11 +188,3 @@ async def _tell(gateway: Gateway, method: str, path: str, body: dict[str, Any] |
 
 def _listed(worker: SimulatedWorker) -> dict[str, str]:
     return {"name": worker.name, "url": worker.url}
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
