@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import isnan
 from pathlib import Path
 from ssl import SSLContext
@@ -31,9 +33,11 @@ from telemetry.sinks.jsonlog import json_object
 RECENT_RECORDS = 100
 _MAX_SCRAPES = 8  # at the same time, each holding a page
 _SCRAPE_SECONDS = 30.0  # for a scraper to take its page
-# Per listener, and about: what comes in one turn of the loop may exceed it. Probes must not be short of descriptors because
-# of who connects here.
+# Per listener. Probes must not be short of descriptors, nor this process of memory, because of who connects here: one that
+# is in its handshake has taken 300 kB.
 _MAX_CONNECTIONS = 256
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_SHORTAGE_SECONDS = 0.2  # until it is tried again
 _PIECE_BYTES = 64 * 1024
 _SHUTDOWN_SECONDS = 0.2  # for answers on their way
 _ADOPTION_SECONDS = 5.0  # after which a topology is shown whoever has adopted it
@@ -335,41 +339,55 @@ _server_log.addFilter(_is_news)
 
 
 class Site:
-    """One app on one listener."""
+    """One app on one listener, with a bound on its connections, those that have not ended their TLS handshake included."""
 
     def __init__(self, app: web.Application, tls: SSLContext | None = None) -> None:
         self._tls = tls
         self._runner = web.AppRunner(
             app, access_log=None, logger=_server_log, shutdown_timeout=_SHUTDOWN_SECONDS, auto_decompress=False
         )
-        self._server: asyncio.Server | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._beginning: set[asyncio.Task[None]] = set()
 
     async def start(self, listener: socket.socket) -> None:
         """Serve; the socket belongs to the site from now on."""
         await self._runner.setup()
         protocol = self._runner.server
         assert protocol is not None  # noqa: S101 -- set up above
+        listener.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(listener, protocol))
 
-        def accept() -> asyncio.Protocol:
-            return protocol() if len(protocol.connections) < _MAX_CONNECTIONS else _Refusal()
+    async def _accept(self, listener: socket.socket, protocol: web.Server) -> None:
+        loop = asyncio.get_running_loop()
+        with listener:
+            while True:
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except OSError as error:
+                    await asyncio.sleep(_SHORTAGE_SECONDS if error.errno in _SHORTAGES else 0)
+                    continue
+                if len(self._beginning) + len(protocol.connections) >= _MAX_CONNECTIONS:
+                    connection.close()
+                    continue
+                task = asyncio.create_task(self._begin(connection, protocol))
+                self._beginning.add(task)
+                task.add_done_callback(self._beginning.discard)
 
-        self._server = await asyncio.get_running_loop().create_server(
-            accept,
-            sock=listener,
-            ssl=self._tls,
-            ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_SECONDS,
-            ssl_shutdown_timeout=None if self._tls is None else SHUTDOWN_SECONDS,
-        )
+    async def _begin(self, connection: socket.socket, protocol: web.Server) -> None:
+        with suppress(OSError):  # it has left, speaks no TLS, or none in time
+            await asyncio.get_running_loop().connect_accepted_socket(
+                protocol,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=None if self._tls is None else SHUTDOWN_SECONDS,
+            )
 
     async def stop(self) -> None:
         """Stop listening and end the connections."""
-        if self._server is not None:
-            self._server.close()
+        if self._accepting is not None:
+            ending = (self._accepting, *self._beginning)
+            for task in ending:
+                task.cancel()
+            await asyncio.wait(ending, timeout=_SHUTDOWN_SECONDS)
         await self._runner.cleanup()
-
-
-class _Refusal(asyncio.Protocol):
-    """Closes a connection that is one too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()

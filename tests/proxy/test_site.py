@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import ssl
+from pathlib import Path
 
+import pytest
 from aiohttp import web
 
+from proxy import observer
 from proxy.listener import open_listener
 from proxy.observer import Site
+from tests.certificates import Authority
 
 
 async def answer_to(port: int, request: bytes) -> int:
@@ -57,3 +62,33 @@ async def test_what_is_no_request_is_refused_and_not_logged(caplog) -> None:
         assert "ZeroDivisionError" in caplog.text
     finally:
         await site.stop()
+
+
+async def test_silent_connections_are_bounded_before_their_handshake(tmp_path: Path) -> None:
+    """Those beyond the bound are closed at once; others are served again when the silent ones have gone."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("a", "127.0.0.1")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    site, listener = Site(web.Application(), tls), open_listener("127.0.0.1:0")
+    where = listener.getsockname()[:2]
+    await site.start(listener)
+    silent = []
+    try:
+        silent += [await asyncio.open_connection(*where) for _ in range(observer._MAX_CONNECTIONS)]
+        one_too_many, writer = await asyncio.open_connection(*where)
+        async with asyncio.timeout(5):
+            assert await one_too_many.read() == b""
+        writer.close()
+        for _, connected in silent:
+            connected.close()
+        await asyncio.sleep(0.2)
+        trust = ssl.create_default_context(cafile=str(authority.file))
+        reader, writer = await asyncio.open_connection(*where, ssl=trust)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b" 404 " in await reader.readline()
+        writer.close()
+    finally:
+        await site.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*where)
