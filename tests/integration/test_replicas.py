@@ -20,7 +20,7 @@ from tests.integration.replicas import GATEWAYS, WORKERS, Client, Replicas, Serv
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.flaky(reruns=1)]
 
 NAMES = {f"w-{number}" for number in range(WORKERS)}
-BEGINNINGS = 24
+BEGINNINGS = 27
 DISTINCT = 480
 BAND = (0.75, 1.25)  # of the mean: shares of the ring differ by a tenth, and 120 prompts a worker by another one
 GRACE_SECONDS = 1.0  # of the drain: ten looks of the Service
