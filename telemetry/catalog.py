@@ -28,7 +28,7 @@ from telemetry.buckets import (
 from telemetry.catalog_gateway import GATEWAY
 from telemetry.catalog_of_quotas import QUOTAS
 from telemetry.family import SCOPE_LABELS, Family, Kind, Scope, Writer, counter, gauge, histogram
-from telemetry.labels import USUAL_ROUTES
+from telemetry.labels import USUAL_DEVIATIONS, USUAL_ROUTES
 
 __all__ = ["CATALOG", "EXPOSED", "SCOPE_LABELS", "Family", "Kind", "Scope", "Writer"]
 
@@ -186,13 +186,14 @@ CATALOG: tuple[Family, ...] = (
         "Expected time of a whole plain answer over measured, of what the worker took; only where cached tokens are known.",
         writer=Writer.CONTROL,
     ),
-    counter(
-        "deviations_total",
-        Scope.POOL,
-        "Figures of requests that are far from what was expected, by the cause that explains most of it.",
-        "figure",
-        "cause",
+    Family(
+        name="ridgeline_deviations_total",
+        kind=Kind.COUNTER,
+        scope=Scope.POOL,
+        help="Figures of requests that are far from what was expected, by the cause that explains most of it.",
+        labels=("figure", "cause"),
         writer=Writer.CONTROL,
+        usual=USUAL_DEVIATIONS,
     ),
     counter(
         "deviation_seconds_total",

@@ -1,7 +1,8 @@
 """Why a request was slow: the seconds over what it should have taken, cause by cause, and the rest that nothing explains.
 
 A request should have taken what is expected of it with the prefix hit that could be expected and the batch that is usual at
-its worker. What it took beyond that is shared out in a fixed order: first what was measured (queues, connecting, the client),
+its worker. What it took beyond that is shared out in a fixed order: first what was measured (queues, connecting, attempts at
+other workers, the client),
 then what follows from lengths (a hit that was not delivered, prefills of others in the same steps, batch, contexts), then what
 is known of the worker (slower than it used to be or than its peers, a queue, a full cache). No cause gets more than is left.
 """
@@ -34,6 +35,7 @@ class CauseName(StrEnum):
     GATEWAY_QUEUE = "gateway_queue"  # it waited in the gateway for a worker with room
     CONNECT = "connect"  # getting a connection to the worker
     LOOP_LAG = "loop_lag"  # the gateway itself was late
+    FAILED_ATTEMPTS = "failed_attempts"  # other workers were asked before, and failed
     SLOW_CLIENT = "slow_client"  # the client took the answer no faster
     MISSED_PREFIX = "missed_prefix"  # a hit that could be expected was not delivered
     ENGINE_QUEUE = "engine_queue"  # it waited in the worker
@@ -148,6 +150,7 @@ def _ttft(
         return []
     shares = _Shares(measured - due)
     _take_waits(shares, record)
+    shares.take(CauseName.FAILED_ATTEMPTS, _failed_attempts(record))
     shares.take(CauseName.MISSED_PREFIX, cold - warm)
     shares.take(CauseName.BATCH, warm - usual)
     others = _before_first_token(record, yardstick)
@@ -195,6 +198,8 @@ def _e2e(
     shares.take(CauseName.CONTEXT, (usual_batch - usual_pace) * steps)
     others = _before_first_token(record, yardstick) + (record.arrived_tokens or 0)
     _take_engine(shares, record, yardstick, state, others, around, held.expected_seconds)
+    if record.attempts > 1:  # when the last of them began is not known of a plain request
+        shares.take(CauseName.FAILED_ATTEMPTS, shares.left)
     return [shares.diagnosis("e2e")]
 
 
@@ -203,6 +208,14 @@ def _take_waits(shares: _Shares, record: RequestRecord) -> None:
     shares.take(CauseName.GATEWAY_QUEUE, record.queue_seconds)
     shares.take(CauseName.CONNECT, record.connect_seconds)
     shares.take(CauseName.LOOP_LAG, (record.overhead_seconds or 0.0) - _LAG_SECONDS)
+
+
+def _failed_attempts(record: RequestRecord) -> float | None:
+    """Seconds before the request was sent to the worker that answered that are neither the gateway's nor a prefill stage's."""
+    if record.attempts < 2 or record.ttft_seconds is None or record.upstream_ttft_seconds is None:
+        return None
+    others = (record.queue_seconds, record.connect_seconds, record.overhead_seconds, record.prefill_leg_seconds)
+    return record.ttft_seconds - record.upstream_ttft_seconds - sum(part or 0.0 for part in others)
 
 
 def _before_first_token(record: RequestRecord, yardstick: Yardstick) -> int:

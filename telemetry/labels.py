@@ -64,3 +64,18 @@ USUAL_ROUTES = frozenset(
     for reason in (*_ANY_POLICY, *own)
 )
 """Policies with the reasons that they can give."""
+
+_OF_DECODING = (
+    *(CauseName.OTHERS_PREFILL, CauseName.BATCH, CauseName.CONTEXT, CauseName.KV_PRESSURE),
+    *(CauseName.SLOWER_THAN_PEERS, CauseName.SLOWER_THAN_ITSELF, CauseName.FACTS, CauseName.UNEXPLAINED),
+)
+USUAL_DEVIATIONS = frozenset(
+    (figure, cause.value)
+    for figure, causes in {
+        "ttft": tuple(cause for cause in CauseName if cause not in (CauseName.SLOW_CLIENT, CauseName.CONTEXT)),
+        "tpot": _OF_DECODING,
+        "e2e": tuple(CauseName),
+    }.items()
+    for cause in causes
+)
+"""Figures with the causes that they can have."""

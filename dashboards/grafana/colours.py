@@ -50,6 +50,7 @@ _CAUSES: dict[str, str] = {
     CauseName.GATEWAY_QUEUE: "dark-yellow",
     CauseName.CONNECT: "light-yellow",
     CauseName.LOOP_LAG: "#c27ba0",
+    CauseName.FAILED_ATTEMPTS: "light-red",
     CauseName.SLOW_CLIENT: "#b8b8b8",
     CauseName.MISSED_PREFIX: "dark-green",
     CauseName.ENGINE_QUEUE: "yellow",

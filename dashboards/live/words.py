@@ -29,6 +29,10 @@ CAUSES: Mapping[str, Words] = {
         "the gateway itself was late",
         "Give the gateway more CPU, or start more serving processes (--processes).",
     ),
+    CauseName.FAILED_ATTEMPTS: Words(
+        "other workers were asked before, and failed",
+        "Look at the workers that failed or hung (attempts_total by worker), not at the one that answered.",
+    ),
     CauseName.SLOW_CLIENT: Words(
         "the client read slowly",
         "Nothing to mend here: look at the client and the network to it.",

@@ -7,6 +7,7 @@ import pytest
 
 from telemetry.diagnosis import CauseName, Diagnosis, Thresholds, WorkerState, diagnose
 from telemetry.judgement import judge
+from telemetry.labels import USUAL_DEVIATIONS
 from telemetry.record import RequestRecord
 from tests.telemetry.judged import YARDSTICK, a_stream, later, tpot, ttft
 
@@ -14,7 +15,9 @@ CALM = WorkerState(waiting_requests=0.0, kv_usage_ratio=0.2, usual_running=0.0, 
 
 
 def diagnosed(record: RequestRecord, state: WorkerState = CALM) -> tuple[Diagnosis, ...]:
-    return diagnose(record, judge(record, YARDSTICK), YARDSTICK, state)
+    found = diagnose(record, judge(record, YARDSTICK), YARDSTICK, state)
+    assert {(one.figure, cause.name) for one in found for cause in one.causes} <= USUAL_DEVIATIONS
+    return found
 
 
 def only(record: RequestRecord, state: WorkerState = CALM) -> Diagnosis:
@@ -35,6 +38,7 @@ def test_a_healthy_request_has_no_diagnosis():
         (a_stream(ttft_seconds=ttft(2000) + 2.0, queue_seconds=2.0), CALM, CauseName.GATEWAY_QUEUE),
         (a_stream(ttft_seconds=ttft(2000) + 1.0, connect_seconds=1.0), CALM, CauseName.CONNECT),
         (a_stream(ttft_seconds=ttft(2000) + 0.5, overhead_seconds=0.5), CALM, CauseName.LOOP_LAG),
+        (a_stream(ttft_seconds=ttft(2000) + 29.0, attempts=2), CALM, CauseName.FAILED_ATTEMPTS),
         (later(a_stream(worker_queue_seconds=1.5), 1.5), CALM, CauseName.ENGINE_QUEUE),
         (later(a_stream(), 1.5), WorkerState(waiting_requests=7.0, kv_usage_ratio=0.5), CauseName.ENGINE_QUEUE),
         (later(a_stream(), 1.5), WorkerState(waiting_requests=7.0, kv_usage_ratio=0.99), CauseName.KV_PRESSURE),
@@ -54,6 +58,32 @@ def test_one_cause_of_a_late_first_token(record, state, cause):
     assert found.causes[0].name == cause
     assert found.causes[0].seconds >= 0.8 * found.excess_seconds
     assert sum(one.seconds for one in found.causes) == pytest.approx(found.excess_seconds)
+
+
+def test_failed_attempts_take_only_what_lies_before_the_last_one():
+    """Neither what the gateway and a prefill stage took before it, nor what the worker that answered took."""
+    record = later(a_stream(attempts=2, queue_seconds=1.0, prefill_leg_seconds=0.25), 2.0)
+    found = only(msgspec.structs.replace(record, ttft_seconds=record.ttft_seconds + 5.0))
+
+    causes = {one.name: one.seconds for one in found.causes}
+    assert causes[CauseName.FAILED_ATTEMPTS] == pytest.approx(3.75, abs=0.01)
+    assert causes[CauseName.UNEXPLAINED] == pytest.approx(2.25, abs=0.01)
+    assert causes[CauseName.GATEWAY_QUEUE] == 1.0
+
+
+def test_a_plain_request_that_was_tried_before():
+    """Nothing tells when its last attempt began: failed ones get what nothing else explains."""
+    plain = a_stream(stream=False, ttft_seconds=None, upstream_ttft_seconds=None, tpot_seconds=None, client_wait_seconds=0.0)
+    late = msgspec.structs.replace(plain, e2e_seconds=30.0, attempts=2, queue_seconds=4.0)
+
+    assert [one.name for one in only(late).causes] == [CauseName.FAILED_ATTEMPTS, CauseName.GATEWAY_QUEUE]
+
+
+def test_one_attempt_is_no_failed_one():
+    """What lies between is then unexplained."""
+    found = only(a_stream(ttft_seconds=ttft(2000) + 29.0, attempts=1))
+
+    assert [one.name for one in found.causes] == [CauseName.UNEXPLAINED]
 
 
 def slow_tokens(prompt: int = 2000, **other: object) -> RequestRecord:
