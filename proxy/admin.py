@@ -11,7 +11,8 @@ from time import time
 import msgspec
 from aiohttp import web
 
-from proxy.admin_access import AdminAccess
+from proxy.admin_access import LOGIN, LOGOUT, AdminAccess
+from proxy.admin_audit import add_audit, name_change
 from proxy.admin_login import add_login
 from proxy.config_values import check_name
 from proxy.drifting import DriftWatch
@@ -89,6 +90,7 @@ def admin_app(
             overlay = fleet.overlay.add(fleet.base, worker)
         except (msgspec.DecodeError, ValueError, OverlayError) as error:
             return _problem(400, str(error))
+        name_change(request, f"worker {name} at {url.url}, pool {asked.pool} of {asked.model}")
         return _put_in_force(fleet, overlay, view)
 
     def changing(change: _Change) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -103,6 +105,7 @@ def admin_app(
 
     app = observer_app(view)
     access.guard(app)
+    add_audit(app, wants_token=lambda: access.wants_token, untold=frozenset({LOGIN, LOGOUT}))
     add_login(app, access)
     add_live(app, feed or LiveFeed(view, judge or Judge(), watch or DriftWatch()))
     app.router.add_get("/api/state", state)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,6 +14,8 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
 from proxy.admin import admin_app
+from proxy.admin_access import AdminAccess
+from proxy.admin_token import AdminRules
 from proxy.fleet import Fleet
 from tests.proxy.fleets import a_topology, names, running_fleet
 
@@ -46,9 +50,10 @@ Start = Callable[..., Awaitable[Admin]]
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
     async with AsyncExitStack() as stack:
 
-        async def make(address: str = "127.0.0.1:8081") -> Admin:
+        async def make(address: str = "127.0.0.1:8081", token: str | None = None) -> Admin:
             fleet = await stack.enter_async_context(running_fleet(tmp_path, TWO))
-            app = admin_app(fleet._view, fleet, address)
+            rules = AdminRules() if token is None else AdminRules(digests=(sha256(token.encode()).digest(),))
+            app = admin_app(fleet._view, fleet, address, access=AdminAccess(address, rules))
             return Admin(await stack.enter_async_context(TestClient(TestServer(app))), fleet)
 
         yield make
@@ -252,3 +257,32 @@ async def test_other_methods_are_not_allowed(admin):
         ("PUT", "/api/state"),
     ):
         assert (await admin.call(method, path)).status == 405
+
+
+async def test_changes_by_hand_are_told(admin, caplog):
+    """Who, what and the result, one line each; looking is not told, and no worker's name can forge a line."""
+    caplog.set_level(logging.INFO, logger="proxy.admin")
+    await admin.add(name="w-2")
+    await admin.call("POST", "/api/workers/w-1/drain")
+    await admin.call("DELETE", f"/api/workers/{quote('x' + chr(10) + 'forged', safe='')}")
+    await admin.call("GET", "/api/workers")
+
+    assert [record.getMessage() for record in caplog.records if record.name == "proxy.admin"] == [
+        "POST /api/workers (worker w-2 at http://127.0.0.1:99, pool default of m) by 127.0.0.1 without a token: done",
+        "POST /api/workers/w-1/drain by 127.0.0.1 without a token: done",
+        "DELETE /api/workers/x%0Aforged by 127.0.0.1 without a token: refused with 404",
+    ]
+
+
+async def test_changes_with_a_token_are_told_without_it(start, caplog):
+    """Nor what came with a wrong one."""
+    caplog.set_level(logging.INFO, logger="proxy.admin")
+    admin = await start(token="s3cret-s3cret")
+    await admin.call("POST", "/api/workers/w-1/drain", Authorization="Bearer s3cret-s3cret")
+    await admin.call("POST", "/api/workers/w-1/resume", Authorization="Bearer wr0ng-wr0ng")
+
+    assert [record.getMessage() for record in caplog.records if record.name == "proxy.admin"] == [
+        "POST /api/workers/w-1/drain by 127.0.0.1 with a token: done",
+    ]
+    assert "s3cret" not in caplog.text
+    assert "wr0ng" not in caplog.text
