@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 COOKIE = "ridgeline_admin"
 SESSION_SECONDS = 12 * 3600
+STILL_LET_IN: web.RequestKey[Callable[[], bool]] = web.RequestKey("STILL_LET_IN")
+"""Under this a guarded request has a call that says whether it would be let in now, for answers that go on."""
 LOGIN, LOGOUT = "/login", "/logout"
 _OPEN = frozenset({"/livez", "/readyz", LOGIN, LOGOUT})  # answered without a token
 _FORMS = frozenset({LOGIN, LOGOUT})
@@ -102,6 +104,7 @@ class AdminAccess:
             self._check_origin(request)
             if request.path not in _OPEN:
                 self._check_token(request)
+                request[STILL_LET_IN] = lambda: self._is_let_in(request)
             if request.path not in _FORMS and request.can_read_body and request.content_type != "application/json":
                 raise web.HTTPUnsupportedMediaType(text="send application/json\n")
             return await handler(request)
@@ -129,20 +132,12 @@ class AdminAccess:
 
     def _check_token(self, request: web.Request) -> None:
         """Raises the HTTP error for a call without a valid token or session."""
-        if not self.wants_token:
-            if not self._is_private:
-                raise web.HTTPForbidden(text="this listener is not on loopback and has no admin_token: it answers nobody\n")
+        if self._is_let_in(request):
             return
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        now = self._clock()
-        if scheme.lower() == "bearer":
-            if is_one_of(token.strip(), self._digests()) is not None:
-                return
-            self._note_wrong(now)
-        elif (cookie := request.cookies.get(COOKIE)) is not None:
-            session = self._sessions.get(_key(cookie))
-            if session is not None and session.ends_at > now and session.token in self._digests():
-                return
+        if not self.wants_token:
+            raise web.HTTPForbidden(text="this listener is not on loopback and has no admin_token: it answers nobody\n")
+        if _bearer(request) is not None:
+            self._note_wrong(self._clock())
         if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
             raise web.HTTPSeeOther(LOGIN)
         raise web.HTTPUnauthorized(
@@ -150,6 +145,15 @@ class AdminAccess:
             text=json.dumps({"error": "the admin token is wanted; send it as 'Authorization: Bearer TOKEN'"}),
             content_type="application/json",
         )
+
+    def _is_let_in(self, request: web.Request) -> bool:
+        if not self.wants_token:
+            return self._is_private
+        token, cookie = _bearer(request), request.cookies.get(COOKIE)
+        if token is not None:
+            return is_one_of(token, self._digests()) is not None
+        session = None if cookie is None else self._sessions.get(_key(cookie))
+        return session is not None and session.ends_at > self._clock() and session.token in self._digests()
 
     def _digests(self) -> tuple[bytes, ...]:
         """The tokens that are valid now. Those of a file that has become unreadable stay."""
@@ -184,6 +188,11 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
         ("X-Frame-Options", "DENY"),
     ):
         response.headers.setdefault(name, value)
+
+
+def _bearer(request: web.Request) -> str | None:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def _key(cookie: str) -> bytes:

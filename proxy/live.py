@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic, process_time, time
 from typing import TypeVar
@@ -23,6 +23,7 @@ from dashboards.live.hour import Hour, Minute
 from dashboards.live.phases import row_of
 from dashboards.live.why import Why, why
 from dashboards.live.window import BOUNDS, HALF_SECONDS, Window
+from proxy.admin_access import STILL_LET_IN
 from proxy.drifting import DriftWatch
 from proxy.judging import Judge
 from proxy.observer import GatewayView
@@ -153,7 +154,7 @@ class LiveFeed:
         self._tell()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Send the fleet, and finished requests, until the viewer leaves or reads too slowly."""
+        """Send the fleet, and finished requests, until the viewer leaves, reads too slowly or is let in no more."""
         if self.viewers >= self._most_viewers:
             return web.Response(status=503, text=f"{self._most_viewers} are looking already\n", headers={"Retry-After": "5"})
         response = web.StreamResponse(headers=_STREAM_HEADERS)
@@ -175,7 +176,8 @@ class LiveFeed:
         told = self._rows_between[1]
         piece += _event(b"records", self._encoded(self.window.newest(_ROWS, until=told)))
         news = self._news
-        while not self._is_closing:
+        is_let_in: Callable[[], bool] = request.get(STILL_LET_IN, lambda: True)
+        while not self._is_closing and is_let_in():
             async with asyncio.timeout(self._write_seconds):
                 await response.write(piece)
             with suppress(TimeoutError):

@@ -16,6 +16,8 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
 from proxy.admin import admin_app
+from proxy.admin_access import COOKIE, SESSION_SECONDS, AdminAccess
+from proxy.admin_token import AdminRules, digest_of
 from proxy.drifting import DriftWatch
 from proxy.fleet import open_control_cells
 from proxy.judging import Judge
@@ -40,10 +42,12 @@ class Page:
         self.feed = feed
 
 
-async def a_page(stack: AsyncExitStack, folder: Path, address: str = "127.0.0.1:8081", **settings: Any) -> Page:
+async def a_page(
+    stack: AsyncExitStack, folder: Path, address: str = "127.0.0.1:8081", access: AdminAccess | None = None, **settings: Any
+) -> Page:
     fleet = await stack.enter_async_context(running_fleet(folder, TWO))
     feed = LiveFeed(fleet._view, Judge(), DriftWatch(), **settings)
-    app = admin_app(fleet._view, fleet, address, feed=feed)
+    app = admin_app(fleet._view, fleet, address, feed=feed, access=access)
     return Page(await stack.enter_async_context(TestClient(TestServer(app))), feed)
 
 
@@ -159,6 +163,29 @@ async def test_streams_end_with_the_listener(page):
         page.feed.close()
         async with asyncio.timeout(5):
             assert (await answer.content.read()).startswith(b"retry: ")
+
+
+@pytest.mark.parametrize("way", ["the session has ended", "the token has been replaced", "the session is over"])
+async def test_a_stream_ends_with_the_right_to_see_it(start, way):
+    """Who has signed out, or whose token is valid no more, sees nothing that happens from then on."""
+    now = 0.0
+    access = AdminAccess("0.0.0.0:8081", AdminRules(digests=(digest_of("a" * 16),)), clock=lambda: now)
+    page = await start(access=access)
+    cookie = access.begin_session("a" * 16)
+    async with page.client.get("/api/stream", headers={"Cookie": f"{COOKIE}={cookie}"}) as answer:
+        for _ in range(3):
+            await next_event(answer)
+        page.feed.take([a_record("r-1")])
+        if way == "the session has ended":
+            access.end_session(cookie)
+        elif way == "the token has been replaced":
+            access.follow(AdminRules(digests=(digest_of("b" * 16),)))
+        else:
+            now = SESSION_SECONDS + 1.0
+        async with page.feed._looking:
+            await page.feed._look()
+        async with asyncio.timeout(5):
+            assert (await answer.content.read()).strip() == b""
 
 
 @pytest.mark.parametrize("path", ["/api/fleet", "/api/stream", "/api/records", "/api/state", "/metrics", "/api/"])
