@@ -104,6 +104,10 @@ class Answering(Failover):
             return
         if answer.status < 300:
             self.note_answer(now)
+        else:
+            self.answer = answer
+            if self.computes_here(answer.status, now):
+                return
         if len(data) == answer.content_length and not answer.streams and self._gone_head is None:
             self._take_whole_answer(answer, data, now)
             return

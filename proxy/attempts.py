@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _FAILURES = frozenset({"connect_failed", "connect_timeout", "broken", "failed", "silent"})
 _ABOUT_REQUEST = frozenset({400, 409, 422})
+_ABOUT_BLOCKS = frozenset({400, 422})  # may be; the prefill worker has taken the same request
 _JOINED_BYTES = 16 * 1024  # a request up to this size is joined into one write
 _WAIT, _CONNECT, _QUEUE = Phase.WAIT, Phase.CONNECT, Phase.QUEUE
 
@@ -206,6 +207,20 @@ class Attempts(Progress, ABC):
         if self._load is not None:
             self.state.loads.count_attempt(self._load, "answered")
         self._approach(now)
+
+    def computes_here(self, status: int, now: float) -> bool:
+        """Whether the worker refuses what it was told of the prompt's blocks, as it seems: then it is asked to compute them."""
+        leg, decision = self.leg, self.decision
+        if leg is None or leg.transfer is None or decision is None:
+            return False
+        if status not in _ABOUT_BLOCKS and not (status == 500 and len(decision.pool.workers) == 1):  # others are asked first
+            return False
+        self.leg = leg.lost()
+        self._let_go(now, can_keep=False)
+        if self._load is not None:
+            self.state.loads.count_attempt(self._load, "answered")
+        self._approach(now)
+        return True
 
     def note_answer(self, now: float) -> None:
         """An answer has begun that is none of an error: remember how it came about."""

@@ -210,6 +210,22 @@ async def test_a_decode_worker_that_fails_is_followed_by_one_that_computes() -> 
     assert metrics.value("ridgeline_prefill_legs_total", pool="p", result="lost") == 1
 
 
+async def test_a_decode_worker_that_refuses_the_blocks_computes() -> None:
+    """The prefill worker has taken the request, so what is wrong may be the blocks, or who has them may have gone: it is asked
+    once more, without them. What it says then is the answer."""
+    refused = [Send(plain(400, {"error": {"message": "no such blocks"}}))]
+    broken = [Send(plain(500, {"error": {"message": "no"}}))]
+    async with pair() as both:
+        first = await both.ask([Send(computed())], refused, STREAM)
+        second = await both.ask([Send(computed())], broken, STREAM)
+        third = await both.ask([Send(computed())], refused)
+        await both.quiet()
+
+    told = [(answer.status, record["attempts"], record["prefill_result"]) for answer, record in (first, second, third)]
+    assert told == [(200, 2, "lost"), (200, 2, "lost"), (400, 2, "lost")]
+    assert [body.get("kv_transfer_params") for body in both.asked[1]] == [PLACE, None] * 3
+
+
 async def test_a_client_that_leaves_ends_the_first_leg() -> None:
     """The prefill worker's connection is closed at once, nobody decodes, and nothing stays in flight."""
     async with pair() as both:
