@@ -200,6 +200,57 @@ def _capacity() -> Row:
     )
 
 
+_NO_STAGE = "No pool has a prefill stage"
+
+
+def _stages() -> Row:
+    return Row(
+        title="Prefill and decode apart",
+        panels=(
+            Panel(
+                title="What became of prompts sent to a prefill stage",
+                description="Requests per minute of pools with a prefill stage, by result. All but computed ones are computed "
+                "by the pool's own workers: clients wait longer for the first token. Much of not_offered: the stage's workers "
+                "have no connector for KV caches.",
+                unit=Unit.PER_MINUTE,
+                queries=(
+                    Query(expr=words.present(words.per_minute("ridgeline_prefill_legs_total", "result")), legend="{{result}}"),
+                ),
+                form=Form.STACKED,
+                no_value=_NO_STAGE,
+            ),
+            Panel(
+                title="Prompts computed at the stage",
+                description="Share of the requests of pools with a prefill stage whose prompt came from there. Few in a pool "
+                "whose prompts are long: look at what became of them.",
+                unit=Unit.SHARE,
+                queries=(
+                    Query(
+                        expr=words.share(
+                            words.total(
+                                words.rate("ridgeline_prefill_legs_total", words.ROUTE, 'result="computed"'), "model", "pool"
+                            ),
+                            words.total(words.rate("ridgeline_prefill_legs_total"), "model", "pool"),
+                        ),
+                        legend=_POOL,
+                    ),
+                ),
+                most=1,
+                no_value=_NO_STAGE,
+            ),
+            Panel(
+                title="Time at the prefill stage",
+                description="Prefill worker chosen to its answer complete, whatever came of it; part of the time to first "
+                "token. It rises when prompts get longer, fewer of them are cached there, or they wait for each other: then "
+                "the stage needs more workers.",
+                unit=Unit.SECONDS,
+                queries=panels.distribution("ridgeline_prefill_leg_seconds"),
+                no_value=_NO_STAGE,
+            ),
+        ),
+    )
+
+
 def board() -> Board:
     """For "do we need more GPUs, or do we use badly those that we have"."""
     return Board(
@@ -209,5 +260,5 @@ def board() -> Board:
         "first.",
         variables=(panels.MODEL, panels.POOL),
         marks=(panels.RESTARTS, panels.RELOADS),
-        rows=(_limits(), _objectives(), _capacity()),
+        rows=(_limits(), _objectives(), _capacity(), _stages()),
     )

@@ -17,9 +17,11 @@ class Step(StrEnum):
     UPLOAD = "upload"  # its body arriving
     GATEWAY = "gateway"  # the gateway's own work
     QUEUE = "queue"  # waiting in the gateway for a worker with room
+    STAGE = "stage"  # at a worker of the pool's prefill stage, whatever came of it
     EARLIER = "earlier"  # attempts at other workers that failed
     CONNECT = "connect"
     WAIT = "wait"  # at the worker, before its prompt is computed
+    FETCH = "fetch"  # the stage's blocks taken over, up to the first token: in the place of waiting and prefill
     PREFILL = "prefill"
     DECODE = "decode"
     ANSWER = "answer"  # of a plain request all that the worker did
@@ -64,7 +66,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deviations: tuple[str, ...]
     causes: tuple[Cause, ...]
     parts: tuple[Part, ...]
-    prefill_from: str | None  # where the end of waiting is known from: the worker, or what was expected
+    prefill_from: str | None  # where the end of waiting is known from: the worker, what was expected, or a prefill stage
 
 
 def row_of(record: RequestRecord) -> Row:
@@ -107,7 +109,8 @@ def phases(record: RequestRecord) -> tuple[tuple[Part, ...], str | None]:
     """Where the time of a request went, and what tells waiting at the worker from computing its prompt.
 
     That is the worker itself where it gives its own times, else what was expected of the prefill, and ``None`` where neither is
-    known: then all the time to the first token counts as prefill. The phases add up to the time from its first byte to its end.
+    known: then all the time to the first token counts as prefill. A prompt that a stage computed has neither at its worker. The
+    phases add up to the time from its first byte to its end.
     """
     found: list[Part] = []
 
@@ -124,6 +127,7 @@ def phases(record: RequestRecord) -> tuple[tuple[Part, ...], str | None]:
     left = total
     left -= add(Step.GATEWAY, record.overhead_seconds, left)
     left -= add(Step.QUEUE, record.queue_seconds, left)
+    left -= add(Step.STAGE, record.prefill_leg_seconds, left)
     first, upstream = record.ttft_seconds, record.upstream_ttft_seconds
     if first is not None and upstream is not None and record.attempts > 1:
         left -= add(Step.EARLIER, first - upstream - (total - left) - (record.connect_seconds or 0.0), left)
@@ -133,6 +137,10 @@ def phases(record: RequestRecord) -> tuple[tuple[Part, ...], str | None]:
     prefill_from = None
     if upstream is not None:
         until_first = min(upstream, left)
+        if record.is_prefilled_elsewhere:
+            add(Step.DECODE, left - add(Step.FETCH, until_first))
+            add(Step.CLIENT_WAIT, client)
+            return tuple(found), "stage"
         prefill, prefill_from = _prefill(record, until_first)
         left -= add(Step.WAIT, until_first - prefill)
         left -= add(Step.PREFILL, prefill, left)

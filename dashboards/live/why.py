@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from dashboards.live.phases import Part, phases
-from dashboards.live.words import OUTCOMES, cause_words, percent, seconds
+from dashboards.live.words import OUTCOMES, cause_words, percent, seconds, stage_words
 from roofline.capacity.memory import MemoryBudget, memory_budget
 from roofline.cost import cost
 from roofline.deployment import Deployment
@@ -82,6 +82,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unexplained_seconds: float | None
     parts: tuple[Part, ...]
     prefill_from: str | None
+    stage: str | None  # what became of the leg at a prefill stage, in words; None without one
     prompt_tokens: int | None
     cached_tokens: int | None
     expected_cached_tokens: int | None
@@ -115,6 +116,7 @@ def why(record: RequestRecord, yardstick: Yardstick | None, hardware: str | None
         else next((cause.seconds for cause in record.causes if cause.name == "unexplained"), 0.0),
         parts=parts,
         prefill_from=prefill_from,
+        stage=stage_words(record),
         prompt_tokens=record.prompt_tokens,
         cached_tokens=record.cached_tokens,
         expected_cached_tokens=record.expected_cached_tokens,

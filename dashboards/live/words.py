@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from telemetry.diagnosis import CauseName
-from telemetry.record import Outcome
+from telemetry.record import Outcome, PrefillResult, RequestRecord
 
 
 class Words(NamedTuple):
@@ -102,6 +102,30 @@ OUTCOMES: Mapping[str, Words] = {
     ),
     Outcome.INTERNAL_ERROR: Words("a fault of the gateway", "Please report it with the gateway's standard error."),
 }
+
+
+STAGE: Mapping[PrefillResult, str] = {
+    PrefillResult.COMPUTED: "It computed the prompt, and the worker took its KV cache over",
+    PrefillResult.LOST: "It computed the prompt in vain: the worker that had its KV cache failed",
+    PrefillResult.NO_WORKER: "None of its workers takes requests now",
+    PrefillResult.REFUSED: "It answered with an error",
+    PrefillResult.FAILED: "It could not be reached, or gave no whole answer",
+    PrefillResult.TIMEOUT: "It took longer than it may",
+    PrefillResult.NOT_OFFERED: "It answered and named no blocks of a KV cache: it has no connector for them",
+    PrefillResult.ABANDONED: "It had not answered when the request ended",
+}
+"""What became of the leg at a pool's prefill stage."""
+
+
+def stage_words(record: RequestRecord) -> str | None:
+    """A sentence about that; ``None`` for a request without such a leg."""
+    result = record.prefill_result
+    if result is None:
+        return None
+    who = "" if record.prefill_worker is None else f" ({record.prefill_worker})"
+    took = "" if record.prefill_leg_seconds is None else f", in {seconds(record.prefill_leg_seconds)}"
+    rest = "" if result in (PrefillResult.COMPUTED, PrefillResult.ABANDONED) else "; the worker computed the prompt itself"
+    return f"{STAGE[result]}{who}{took}{rest}."
 
 
 def cause_words(name: str) -> Words:

@@ -17,6 +17,8 @@ from tests.browser.conftest import Look
 from tests.browser.fleet import MARKUP, Fleet
 from tests.chaos.workers import MODEL
 from tests.integration.gateway import running_gateway
+from tests.integration.steps import Send, Wait
+from tests.integration.test_prefill_stage import STREAM, computed, pair
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -306,3 +308,25 @@ async def test_a_token_is_asked_for_once_and_again_when_the_session_is_over(brow
         os.kill(control, signal.SIGKILL)
         await page.wait_for_url("**/login", timeout=2 * SECONDS)
         await context.close()
+
+
+async def test_a_prompt_from_a_prefill_stage_is_shown_as_such(browser: Browser) -> None:
+    """Its leg is a part of the bar and of the legend, which has it only then; the panel says who computed the prompt."""
+    async with pair() as both:
+        page = await (await browser.new_context()).new_page()
+        await page.goto(both.gateway.admin_url + "/")
+        legend = page.locator("#steps [data-step=stage]")
+        await expect(legend).to_be_attached()
+        await expect(legend).to_be_hidden()
+        await both.ask([Wait(0.3), Send(computed())], STREAM)
+
+        row = page.locator("#rows tr[data-id]").first
+        await expect(row.locator("rect.step-stage")).to_be_attached()
+        await expect(legend).to_be_visible()
+        await expect(legend).to_have_text("prefill stage")
+        await row.click()
+        told = page.locator("#why .stage")
+        name = both.first.url.removeprefix("http://")
+        await expect(told).to_contain_text(re.compile(rf"It computed the prompt, .*\({re.escape(name)}\), in 3\d\d ms"))
+        await expect(page.locator("#why .parts")).to_contain_text(re.compile("prefill stage.*KV transfer", re.DOTALL))
+        await page.context.close()

@@ -17,10 +17,7 @@ from telemetry.catalog import EXPOSED
 from tests.dashboards.grafana_json import dashboards, panels
 from tests.dashboards.promql import families_in, faults, names_in
 
-NOT_LOOKED_AT: dict[str, str] = {
-    "ridgeline_prefill_legs_total": "only pools with a prefill stage have it; the system that boards are tested with has none",
-    "ridgeline_prefill_leg_seconds": "the same",
-}
+NOT_LOOKED_AT: dict[str, str] = {}
 """Families of the catalogue that neither a dashboard nor a rule asks for, each with the reason."""
 
 

@@ -131,14 +131,14 @@ async def prometheus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         workers: list[RunningWorker] = []
         urls = []
-        for _ in range(3):
+        for _ in range(4):
             running, url = await start_worker(settings())
             workers.append(running)
             urls.append(url)
         stack.push_async_callback(end, workers)
         listed = folder / "workers.json"
         listed.write_text(json.dumps([{"name": "long-1", "url": urls[2]}]))
-        gateway = await stack.enter_async_context(running_gateway(config(urls, listed)))
+        gateway = await stack.enter_async_context(running_gateway(config(urls, listed, urls[3])))
         rules = folder / "rules.yaml"
         rules.write_text(yaml.safe_dump(an_alert()))
         dcgm = {name for expr in queries().values() for name in names_in(expr) if name.startswith("DCGM_FI_")}
@@ -156,7 +156,8 @@ async def end(workers: list[RunningWorker]) -> None:
         await running.cleanup()
 
 
-def config(urls: list[str], listed: Path) -> dict[str, Any]:
+def config(urls: list[str], listed: Path, stage: str) -> dict[str, Any]:
+    """The stage of the long pool has no connector: its legs are counted, and the pool computes, and is judged, all the same."""
     short = [{"name": f"short-{number}", "url": url} for number, url in enumerate(urls[:2], 1)]
     return {
         "models": [
@@ -164,7 +165,7 @@ def config(urls: list[str], listed: Path) -> dict[str, Any]:
                 "name": MODEL,
                 "pools": [
                     {"name": "short", "max_total_tokens": 4096, "gpu": "h100-sxm", "workers": short},
-                    {"name": "long", "gpu": "h100-sxm", "workers": {"file": str(listed)}},
+                    {"name": "long", "gpu": "h100-sxm", "workers": {"file": str(listed)}, "prefill": {"workers": [stage]}},
                 ],
             }
         ],
@@ -180,7 +181,7 @@ def an_alert() -> dict[str, Any]:
 
 async def disturb(load: Load, gateway: Gateway, workers: list[RunningWorker]) -> None:
     """Rounds of load, each with another fault."""
-    first, second, _ = workers
+    first, second, *_ = workers
     await load.round()
     await asyncio.sleep(6)  # the gateway reads workers' pages every five seconds
     await load.round()

@@ -120,10 +120,10 @@ export function lastOf(each, show) {
   return each.of_one ? percent(value) : value === null ? "–" : show(value);
 }
 
-export const STEPS = ["upload", "gateway", "queue", "earlier", "connect", "wait", "prefill", "decode", "answer", "client_wait"];
+export const STEPS = ["upload", "gateway", "queue", "stage", "earlier", "connect", "wait", "fetch", "prefill", "decode", "answer", "client_wait"];
 export const STEP_NAMES = {
-  upload: "upload", gateway: "gateway", queue: "queue", earlier: "failed attempts", connect: "connect",
-  wait: "wait", prefill: "prefill", decode: "decode", answer: "worker", client_wait: "client wait",
+  upload: "upload", gateway: "gateway", queue: "queue", stage: "prefill stage", earlier: "failed attempts", connect: "connect",
+  wait: "wait", fetch: "KV transfer", prefill: "prefill", decode: "decode", answer: "worker", client_wait: "client wait",
 };
 
 export function total(parts) {

@@ -6,6 +6,7 @@ import { clock, count, percent, seconds, short, UNKNOWN, words } from "./format.
 import { scaleOf, STEP_NAMES, STEPS, total, waterfall } from "./plots.js";
 
 const KEPT = 500;
+const RARE = ["stage", "fetch"]; // in the legend once there are any
 const STEP = 40; // rows shown at first, and more at each wish
 
 let rows = []; // newest first
@@ -78,6 +79,10 @@ export function showRequests() {
   const fitting = (paused ?? rows).filter(fits);
   const shown = fitting.slice(0, most);
   scale = scaleOf(shown);
+  for (const step of RARE) {
+    const entry = byId("steps").querySelector(`[data-step="${step}"]`);
+    if (entry?.hidden && shown.some((row) => row.parts.some(([its]) => its === step))) entry.hidden = false;
+  }
   const body = byId("rows");
   const trs = shown.map(element);
   arrange(body, trs.length ? trs : [h("tr", { class: "empty" }, h("td", { colspan: 7 }, rows.length ? "No request fits the filters." : "No request has ended yet."))]);
@@ -101,7 +106,7 @@ function move(from, to) {
 
 export function watchRequests(chosen) {
   choose = chosen;
-  byId("steps").append(...STEPS.filter((step) => !["earlier", "answer"].includes(step)).map((step) => h("span", null, h("i", { class: `step-${step}`, "aria-hidden": "true" }), STEP_NAMES[step])));
+  byId("steps").append(...STEPS.filter((step) => !["earlier", "answer"].includes(step)).map((step) => h("span", { hidden: RARE.includes(step), data: { step } }, h("i", { class: `step-${step}`, "aria-hidden": "true" }), STEP_NAMES[step])));
   const body = byId("rows");
   body.addEventListener("focusin", (event) => {
     for (const tr of body.querySelectorAll('tr[tabindex="0"]')) tr.tabIndex = -1;

@@ -51,6 +51,7 @@ function times(told) {
   const estimate = told.prefill_from === "expected" ? "Where waiting ends and prefill begins is estimated: prefill as long as expected." : told.prefill_from === "worker" ? "Prefill as the worker itself says." : null;
   return section(`Where the time went: ${seconds(whole_)}`, h("div", { class: "fall large" }, waterfall(told.parts, whole_)),
     h("dl", { class: "parts" }, ...told.parts.map(([step, its]) => h("div", null, h("dt", null, h("i", { class: `step-${step}`, "aria-hidden": "true" }), STEP_NAMES[step] ?? step), h("dd", null, seconds(its))))),
+    told.stage ? h("p", { class: "stage" }, h("strong", null, "Prefill stage: "), told.stage) : null,
     estimate && told.parts.some(([step]) => step === "prefill") ? h("p", { class: "muted" }, estimate) : null);
 }
 

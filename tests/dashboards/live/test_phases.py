@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dashboards.live.phases import Step, phases, row_of
-from telemetry.record import Outcome
+from telemetry.record import Outcome, PrefillResult
 from tests.dashboards.live.requests_made import a_record
 
 
@@ -70,6 +70,9 @@ def test_what_prefill_is_known_from(fields: dict[str, float], prefill: float, to
         {"overhead_seconds": 9.0},
         {"client_wait_seconds": 9.0},
         {"upstream_ttft_seconds": 9.0},
+        {"prefill_result": PrefillResult.COMPUTED, "prefill_leg_seconds": 0.1},
+        {"prefill_result": PrefillResult.COMPUTED, "prefill_leg_seconds": 9.0},
+        {"prefill_result": PrefillResult.TIMEOUT, "prefill_leg_seconds": 0.1, "attempts": 2},
         {"outcome": Outcome.WORKER_ERROR, "ttft_seconds": None, "upstream_ttft_seconds": None, "token_events": 0},
         {"worker": None, "status": 503, "ttft_seconds": None, "upstream_ttft_seconds": None, "overhead_seconds": None},
     ],
@@ -87,6 +90,28 @@ def test_failed_attempts_have_their_own_phase() -> None:
     found = parts(attempts=2, ttft_seconds=0.9, upstream_ttft_seconds=0.19, e2e_seconds=2.0)
 
     assert found["earlier"] == pytest.approx(0.9 - 0.19 - 0.01)
+    assert found["prefill"] == pytest.approx(0.19)
+
+
+def test_a_prompt_from_a_stage_has_no_prefill_at_its_worker() -> None:
+    """The leg there comes first, then what the blocks took up to the first token, whatever the worker's clock calls that."""
+    fields = {"prefill_leg_seconds": 0.3, "ttft_seconds": 0.5, "worker_ttft_seconds": 0.1, "client_wait_seconds": 0.2}
+    found = parts(prefill_result=PrefillResult.COMPUTED, **fields)
+
+    assert found == pytest.approx(
+        {"upload": 0.001, "gateway": 0.01, "stage": 0.3, "fetch": 0.19, "decode": 0.5, "client_wait": 0.2}
+    )
+    assert list(found) == [step.value for step in Step if step.value in found]
+
+
+def test_a_leg_in_vain_is_neither_a_failed_attempt_nor_prefill() -> None:
+    """The stage was slow, and a worker failed then: the worker that answered computed the prompt."""
+    found = parts(
+        prefill_result=PrefillResult.LOST, prefill_leg_seconds=0.3, attempts=2, ttft_seconds=0.9, upstream_ttft_seconds=0.19
+    )
+
+    assert found["stage"] == pytest.approx(0.3)
+    assert found["earlier"] == pytest.approx(0.9 - 0.19 - 0.3 - 0.01)
     assert found["prefill"] == pytest.approx(0.19)
 
 

@@ -99,6 +99,23 @@ def test_no_prefill_is_held_against_who_did_not_compute_it() -> None:
     assert "computed by the prefill stage" in plain.summary
 
 
+@pytest.mark.parametrize("result", PrefillResult)
+def test_what_became_of_the_leg_at_a_stage_is_told(result: PrefillResult) -> None:
+    """Which worker, how long, and who computed the prompt then."""
+    told = explained(with_fields(a_stream(), prefill_result=result, prefill_worker="s-0", prefill_leg_seconds=0.25)).stage
+
+    assert told is not None
+    assert told.endswith("itself.") is (result not in ("computed", "abandoned"))
+    assert "(s-0), in 250 ms" in told
+
+
+def test_without_a_stage_nothing_is_told_of_one() -> None:
+    """Nor is a time told that was not measured."""
+    assert explained(a_stream()).stage is None
+    nobody = explained(with_fields(a_stream(), prefill_result=PrefillResult.NO_WORKER)).stage
+    assert nobody == "None of its workers takes requests now; the worker computed the prompt itself."
+
+
 def test_a_healthy_request_is_said_to_be_so() -> None:
     """With what was attained, and no advice."""
     told = explained(a_stream())
