@@ -9,9 +9,9 @@ from typing import Any
 
 from proxy.importing.draft import Draft, NothingToImportError, items, mapping
 from proxy.importing.options import options_of
-from proxy.importing.stack_router import from_stack_options, is_of_stack, routing, static_models
+from proxy.importing.stack_router import from_stack_options, is_of_stack, prefill_labels, routing, static_models
 
-_POD_PORT = 8000
+_POD_PORT, _SERVICE_PORT = 8000, 80
 _OF_ROUTER = {  # what the chart of the gateway has of its own
     *("repository", "tag", "imagePullPolicy", "imagePullSecrets", "imagePullSecret", "replicaCount", "resources", "strategy"),
     *(
@@ -28,9 +28,13 @@ _OF_ROUTER = {  # what the chart of the gateway has of its own
     *("serviceType", "servicePort", "serviceAnnotations", "containerPort", "livenessProbe", "readinessProbe", "startupProbe"),
     *("securityContext", "podSecurityContext", "containerSecurityContext", "priorityClassName", "extraVolumes", "pdb"),
     *("extraVolumeMounts", "serviceAccountName", "enableRouter", "engineScrapeInterval", "requestStatsWindow"),
-    *("lmcacheControllerPort", "k8sServiceDiscoveryType", "topologySpreadConstraints"),
+    *("lmcacheControllerPort", "k8sServiceDiscoveryType", "topologySpreadConstraints", "enablePD"),
 }
 _TAKEN = {"serviceDiscovery", "staticBackends", "staticModels", "routingLogic", "sessionKey", "extraArgs", "vllmApiKey"}
+_QUIET = {
+    *("log-level", "log-stats", "log-stats-interval", "service-discovery"),
+    *("static-model-labels", "prefill-model-labels", "decode-model-labels"),
+}
 _WHY = {
     "autoscaling": "in the gateway's own chart: autoscaling.gateway",
     "hpa": "in the gateway's own chart: autoscaling.gateway",
@@ -57,13 +61,15 @@ def from_production_stack(tree: Any, *, release: str) -> Draft:
         )
     draft = Draft()
     engine, router = mapping(whole.get("servingEngineSpec")), mapping(whole.get("routerSpec"))
+    extra = _extra(router)
+    apart = prefill_labels(extra, router.get("routingLogic"))
     if router.get("serviceDiscovery") == "static":
-        backends = router.get("staticBackends")
-        models = static_models(backends, router.get("staticModels"), None, "routerSpec.staticBackends", draft)
+        lists, labels = (router.get("staticBackends"), router.get("staticModels"), None), extra.get("static-model-labels")
+        models = static_models(*lists, "routerSpec.staticBackends", draft, ",".join(labels or ()), apart)
         key = router.get("vllmApiKey")
         where_key = "routerSpec.vllmApiKey"
     else:
-        models = _engines(engine, release, draft)
+        models = _engines(engine, release, apart, draft)
         key, where_key = engine.get("vllmApiKey"), "servingEngineSpec.vllmApiKey"
     if not models:
         raise NothingToImportError("it has no model that is enabled: servingEngineSpec.modelSpec, or routerSpec.staticBackends")
@@ -79,9 +85,14 @@ def from_production_stack(tree: Any, *, release: str) -> Draft:
     return draft
 
 
-def _engines(engine: dict[str, Any], release: str, draft: Draft) -> list[dict[str, Any]]:
-    """Models by the name that is served; engines with the same one and other lengths are pools of it."""
+def _engines(engine: dict[str, Any], release: str, apart: frozenset[str], draft: Draft) -> list[dict[str, Any]]:
+    """Models by the name that is served; engines with the same one and other lengths are pools of it.
+
+    Those that bear a label of ``apart`` compute prompts for these pools.
+    """
     port = engine.get("containerPort") if isinstance(engine.get("containerPort"), int) else _POD_PORT
+    service_port = engine.get("servicePort") if isinstance(engine.get("servicePort"), int) else _SERVICE_PORT
+    stages: dict[str, dict[str, str]] = {}  # by model: URLs by name
     found: dict[str, dict[str, Any]] = {}
     for index, entry in enumerate(items(engine.get("modelSpec"))):
         spec, where = mapping(entry), f"servingEngineSpec.modelSpec[{index}]"
@@ -90,6 +101,12 @@ def _engines(engine: dict[str, Any], release: str, draft: Draft) -> list[dict[st
             continue
         if not isinstance(name, str) or model is None:
             draft.leave_out(where, "it has no name or no modelURL")
+            continue
+        if str(mapping(spec.get("labels")).get("model")) in apart:
+            stages.setdefault(model, {})[name] = f"http://{release}-{name}-engine-service:{service_port}"
+            draft.leave_out(
+                where, "its Service is one worker of the stage, whatever pods are behind it: they are listed, not found"
+            )
             continue
         vllm = mapping(spec.get("vllmConfig"))
         pool: dict[str, Any] = {
@@ -111,6 +128,12 @@ def _engines(engine: dict[str, Any], release: str, draft: Draft) -> list[dict[st
     for made in found.values():
         if len(made["pools"]) == 1:  # there is nothing to choose; what does not fit is refused by the worker's own limit
             made["pools"][0].pop("max_total_tokens", None)
+        urls = stages.get(made["name"], {})
+        for at, pool in enumerate(made["pools"] if urls else ()):  # a worker of two pools bears a name in each
+            named = [{"name": f"{service}-for-{pool['name']}", "url": url} for service, url in urls.items()]
+            pool["prefill"] = {"workers": named if at else list(urls.values())}
+    for model in stages.keys() - found.keys():
+        draft.leave_out("servingEngineSpec", f"{model} has only engines that compute prompts, and none that generates")
     return list(found.values())
 
 
@@ -137,9 +160,12 @@ def _router(router: dict[str, Any], draft: Draft) -> None:
     for name in router:
         if name not in _TAKEN and name not in _OF_ROUTER:
             draft.leave_out(f"routerSpec.{name}", _WHY.get(name, "no setting here is like it"))
-    extra = [str(word) for word in items(router.get("extraArgs"))]
-    if extra:
-        quiet = {"log-level", "log-stats", "log-stats-interval"}
-        for option in options_of(" ".join(["vllm-router --service-discovery k8s", *extra])):
-            if option not in quiet and option != "service-discovery":
-                draft.leave_out(f"routerSpec.extraArgs --{option}", "no setting here is like it")
+    for option in _extra(router):
+        if option not in _QUIET:
+            draft.leave_out(f"routerSpec.extraArgs --{option}", "no setting here is like it")
+
+
+def _extra(router: dict[str, Any]) -> dict[str, list[str]]:
+    """The options that its command line gets."""
+    words = [str(word) for word in items(router.get("extraArgs"))]
+    return options_of(" ".join(["vllm-router --service-discovery k8s", *words])) if words else {}

@@ -17,6 +17,15 @@ _POLICIES = {
     "kvaware": "prefix-affinity",
     "ttft": "fastest",
 }
+CONNECTOR = (
+    "KV caches are handed over by what the prefill worker answers (kv_transfer_params), as by NixlConnector: see if yours does"
+)
+"""Why a connector is not carried over."""
+
+LISTED = "workers that compute prompts are listed, not found: name them in the pool's prefill.workers"
+"""Why those that Kubernetes finds are not."""
+
+_APART = ("disaggregated_prefill", "disaggregated_prefill_orchestrated")
 _QUIET = {
     *("log-level", "log-stats", "log-stats-interval", "engine-stats-interval", "request-stats-window"),
     *(
@@ -28,11 +37,10 @@ _QUIET = {
     *("k8s-watcher-timeout-seconds", "lmcache-controller-port", "lmcache-health-check-interval", "lmcache-worker-timeout"),
     *("kv-aware-threshold", "request-rewriter", "otel-service-name", "otel-secure", "host", "port"),
     *("service-discovery", "static-backends", "static-models", "static-aliases", "k8s-port", "k8s-namespace"),
-    *("routing-logic", "session-key"),
+    *("routing-logic", "session-key", "static-model-labels", "prefill-model-labels", "decode-model-labels"),
 }
 _WHY = {
     "k8s-label-selector": "pods are found by a Service, not by labels: make a headless one with this selector",
-    "static-model-labels": "labels of workers belong to prefill and decode on different ones, which is not carried over",
     "callbacks": "requests are not changed on the way",
     "enable-batch-api": "there is no batch API",
     "file-storage-path": "there is no batch API",
@@ -51,6 +59,10 @@ def routing(logic: str | None, session_header: str | None, where: str, draft: Dr
     """The settings of a pool that its routing logic becomes."""
     if logic is None:
         return {}
+    if logic in _APART:
+        if logic == _APART[0]:
+            draft.leave_out(where, f"LMCache's own way of handing KV caches over. {CONNECTOR}")
+        return {}
     policy = _POLICIES.get(str(logic))
     if policy is None:
         draft.leave_out(where, "no policy here is like it; the default is prefix-affinity")
@@ -64,22 +76,44 @@ def routing(logic: str | None, session_header: str | None, where: str, draft: Dr
     return {"policy": policy}
 
 
-def static_models(backends: Any, names: Any, aliases: Any, where: str, draft: Draft) -> list[dict[str, Any]]:
-    """Models out of two lists that belong together, each written with commas or as a list."""
+def prefill_labels(options: Mapping[str, Any], logic: Any) -> frozenset[str]:
+    """The labels of workers that only compute prompts; none where both phases are everywhere."""
+    written = options.get("prefill-model-labels") if logic in _APART else None
+    return frozenset(_listed(",".join(map(str, written)) if isinstance(written, list) else written))
+
+
+def static_models(
+    backends: Any,
+    names: Any,
+    aliases: Any,
+    where: str,
+    draft: Draft,
+    labels: Any = None,
+    prefill: frozenset[str] = frozenset(),
+) -> list[dict[str, Any]]:
+    """Models out of lists that belong together, each written with commas or as a list; ``prefill`` are labels of a stage."""
     urls, models = _listed(backends), _listed(names)
     if len(urls) != len(models):
         raise NothingToImportError(f"{where}: {len(urls)} backends and {len(models)} models, which belong together one by one")
+    roles = _listed(labels) if prefill else [""] * len(urls)
+    if len(roles) != len(urls):
+        raise NothingToImportError(f"{where}: {len(urls)} backends and {len(roles)} labels, which belong together one by one")
     found: dict[str, list[str]] = {}
-    for url, model in zip(urls, models, strict=True):
+    stages: dict[str, list[str]] = {}
+    for url, model, role in zip(urls, models, roles, strict=True):
         if worker := draft.worker_url(url, where):
-            found.setdefault(model, []).append(worker)
+            (stages if role in prefill else found).setdefault(model, []).append(worker)
     second = dict(pair.split(":", 1) for pair in _listed(aliases) if ":" in pair)
     made = []
     for model, workers in found.items():
         entry: dict[str, Any] = {"name": model, "pools": [{"name": "default", "workers": workers}]}
         if others := [alias for alias, target in second.items() if target == model]:
             entry["aliases"] = others
+        if model in stages:
+            entry["pools"][0]["prefill"] = {"workers": stages.pop(model)}
         made.append(entry)
+    for model in stages:
+        draft.leave_out(where, f"{model} has only workers that compute prompts, and none that generates")
     return made
 
 
@@ -96,13 +130,17 @@ def from_stack_options(options: Mapping[str, Any]) -> Draft:
     draft = Draft()
     models: list[dict[str, Any]] = []
     if "static-backends" in options:
-        models = static_models(one("static-backends"), one("static-models"), one("static-aliases"), "--static-backends", draft)
+        apart = prefill_labels(options, one("routing-logic"))
+        backends, names, aliases = one("static-backends"), one("static-models"), one("static-aliases")
+        models = static_models(backends, names, aliases, "--static-backends", draft, one("static-model-labels"), apart)
     elif one("service-discovery") == "k8s":
         draft.variable("WORKER_SERVICE", "name of a Service that selects the workers' pods")
         draft.variable("MODEL", "the name that the workers serve (their GET /v1/models tells it)")
         found: dict[str, Any] = {"service": "${WORKER_SERVICE}", "port": count(one("k8s-port")) or 8000}
         if namespace := one("k8s-namespace"):
             found["namespace"] = namespace
+        if prefill_labels(options, one("routing-logic")):
+            draft.leave_out("--prefill-model-labels", LISTED)
         models = [{"name": "${MODEL}", "pools": [{"name": "default", "workers": {"kubernetes": found}}]}]
     if not models:
         raise NothingToImportError("it names no worker: neither --static-backends nor --service-discovery k8s")

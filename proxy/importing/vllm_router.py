@@ -10,7 +10,7 @@ from typing import Any
 
 from proxy.importing.draft import Draft, NothingToImportError, count, seconds, variable_of
 from proxy.importing.options import options_of
-from proxy.importing.stack_router import from_stack_options, is_of_stack
+from proxy.importing.stack_router import CONNECTOR, LISTED, from_stack_options, is_of_stack
 
 _POLICIES = {
     "cache_aware": "prefix-affinity",
@@ -24,8 +24,8 @@ _SESSION_HEADER = "x-session-id"
 _WHY = {
     "max-concurrent-requests": "workers are given what their memory holds (`admission`), the rest waits (queue_requests)",
     "rate-limit-tokens-per-second": "rates are limited by key (`quota`), not over all of them",
-    "prefill-policy": "policies are by pool",
-    "decode-policy": "policies are by pool",
+    "prefill-selector": LISTED,
+    "decode-selector": "pods are found by a Service, not by labels: make a headless one with this selector",
     "cache-threshold": "affinity goes by the beginning of the prompt with bounded load; there is nothing to tune",
     "balance-abs-threshold": "the bound of the load is fixed",
     "balance-rel-threshold": "the bound of the load is fixed",
@@ -56,7 +56,13 @@ def from_vllm_router(text: str, *, model: str | None) -> Draft:
     if is_of_stack(options):
         return from_stack_options(options)
     draft = Draft()
-    pool: dict[str, Any] = {"name": "default", "workers": _workers(options, draft), **_policy(options, draft)}
+    pool: dict[str, Any] = {"name": "default", "workers": _workers(options, draft)}
+    if _is_pair(options):
+        pool |= _policy(options, draft, "decode-policy")
+        if stage := _stage(options, draft, pool):
+            pool["prefill"] = stage
+    else:
+        pool |= _policy(options, draft)
     if key := draft.worker_key(_last(options, "api-key"), "--api-key", "WORKER_KEY"):
         pool["worker_key"] = key
     draft.settings = {"models": [{"name": _model(model, draft), "pools": [pool]}]}
@@ -84,8 +90,42 @@ _TAKEN = {
     *("max-payload-size", "request-timeout-secs", "retry-max-retries", "disable-retries", "cb-failure-threshold"),
     *("cb-timeout-duration-secs", "disable-circuit-breaker", "queue-size", "queue-timeout-secs", "otel-sampling-ratio"),
     *("service-discovery", "selector", "service-discovery-port", "service-discovery-namespace"),
-    *("vllm-pd-disaggregation", "pd-disaggregation", "prefill", "decode"),
+    *("vllm-pd-disaggregation", "pd-disaggregation", "prefill", "decode", "prefill-policy", "decode-policy", "kv-connector"),
 }
+
+
+def _is_pair(options: dict[str, list[str]]) -> bool:
+    """Whether prompts are computed on workers of their own, by vLLM's exchange and not that of SGLang."""
+    names = {"prefill", "decode", "vllm-pd-disaggregation"}
+    return "pd-disaggregation" not in options and not names.isdisjoint(options)
+
+
+def _stage(options: dict[str, list[str]], draft: Draft, pool: dict[str, Any]) -> dict[str, Any] | None:
+    """The setting `prefill` of the pool; None when no prefill worker is named."""
+    urls = _urls(options, "prefill", draft)
+    if not urls:
+        return None
+    if _last(options, "kv-connector") not in (None, "nixl"):
+        draft.leave_out("--kv-connector", CONNECTOR)
+    stage: dict[str, Any] = {"workers": urls, **_policy(options, draft, "prefill-policy")}
+    if stage.pop("session_header", None) and pool.get("policy") != "session":
+        del stage["policy"]
+        draft.leave_out("--prefill-policy", "a stage goes by sessions only where its pool does; here by prefix-affinity")
+    return stage
+
+
+def _urls(options: dict[str, list[str]], name: str, draft: Draft) -> list[str]:
+    """Workers of one kind. Behind the URL of one that computes prompts may stand its bootstrap port."""
+    found = []
+    for written in options.get(name, ()):
+        if written.isdecimal() or written.lower() == "none":
+            if written.isdecimal():
+                draft.leave_out(f"--{name}", "the bootstrap port behind a URL: workers name themselves where blocks are")
+        elif ":zmq://" in written:
+            draft.leave_out(f"--{name}", CONNECTOR)
+        elif url := draft.worker_url(written, f"--{name}"):
+            found.append(url)
+    return found
 
 
 def _last(options: dict[str, list[str]], name: str) -> str | None:
@@ -101,11 +141,11 @@ def _model(model: str | None, draft: Draft) -> str:
 
 
 def _workers(options: dict[str, list[str]], draft: Draft) -> Any:
-    if "prefill" in options or "decode" in options:
-        pairs = "prefill and decode on different workers is not carried over; workers that do both can be listed"
-        draft.leave_out("--prefill, --decode", pairs)
+    if "pd-disaggregation" in options:
+        sglang = "prefill and decode apart by SGLang's exchange is not spoken; that of vLLM is --vllm-pd-disaggregation"
+        draft.leave_out("--pd-disaggregation", sglang)
     ranks = _count(options, "intra-node-data-parallel-size")
-    urls = [url for written in options.get("worker-urls", ()) if (url := draft.worker_url(written, "--worker-urls"))]
+    urls = _urls(options, "decode" if _is_pair(options) else "worker-urls", draft)
     if urls:
         if ranks is not None and ranks > 1:
             return [{"url": url, "data_parallel_ranks": ranks} for url in urls]
@@ -122,11 +162,13 @@ def _workers(options: dict[str, list[str]], draft: Draft) -> Any:
     raise NothingToImportError(f"it names no worker that can be served{': ' if reasons else ''}{reasons}")
 
 
-def _policy(options: dict[str, list[str]], draft: Draft) -> dict[str, str]:
-    written = _last(options, "policy") or "cache_aware"
+def _policy(options: dict[str, list[str]], draft: Draft, own: str = "policy") -> dict[str, str]:
+    """Of a pool; ``own`` is the option that goes before the general one."""
+    name = own if own in options else "policy"
+    written = _last(options, name) or "cache_aware"
     policy = _POLICIES.get(written)
     if policy is None:
-        draft.leave_out("--policy", "no policy here is like it; the default is prefix-affinity")
+        draft.leave_out(f"--{name}", "no policy here is like it; the default is prefix-affinity")
         return {}
     if policy == "session":
         return {"policy": policy, "session_header": _SESSION_HEADER}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.answers import chat_answer, usage_of
+from tests.integration.answers import chat_answer, plain, usage_of
 from tests.integration.gateway import ROOT, running_gateway
 from tests.integration.kubernetes_api import NAMESPACE, SERVICE, KubernetesApi, endpoint
 from tests.integration.raw_client import RawClient
@@ -88,6 +88,21 @@ async def test_a_vllm_router_is_served(workers, tmp_path):
 
     assert [answer.status for answer in answers] == [200] * 4
     assert sorted(len(asked(worker)) for worker in workers) == [0, 0, 4]
+
+
+async def test_a_vllm_router_with_pairs_is_served_in_two_legs(workers, tmp_path):
+    """The worker of `--prefill` computes, and that of `--decode` is told where the blocks are."""
+    settings = converted("vllm-router", "vllm-router.service", workers, tmp_path, "--model", "llama")
+    place = {"do_remote_prefill": True, "remote_block_ids": [1]}
+    workers[0].script = lambda _: [Send(plain(200, {"id": "1", "choices": [], "kv_transfer_params": place}))]
+
+    async with running_gateway(settings) as gateway:
+        answer = await ask(gateway.base_url, "llama")
+
+    legs = [[json.loads(each.body) for each in worker.requests if each.body] for worker in workers]
+    assert (answer.status, [len(leg) for leg in legs]) == (200, [1, 1, 0])
+    assert legs[0][0]["max_tokens"] == 1
+    assert legs[1][0]["kv_transfer_params"] == place
 
 
 async def test_a_production_stack_with_listed_backends_is_served(workers, tmp_path):

@@ -199,10 +199,134 @@ def test_figures_beyond_what_may_be_are_brought_within():
     assert draft.settings["health"] == {"ejection_seconds": 900, "max_ejection_seconds": 900}
 
 
-def test_pairs_of_prefill_and_decode_alone_are_nothing_to_import():
-    """They are not served as if each could do both."""
-    with pytest.raises(NothingToImportError, match="prefill and decode"):
-        made(Kind.VLLM_ROUTER, "vllm-router.service")
+def test_a_prefill_worker_becomes_the_stage_of_a_pool():
+    """Those that decode are the pool; a bootstrap port is nothing that this exchange needs, which is said."""
+    settings, draft, _ = made(Kind.VLLM_ROUTER, "vllm-router.service", model="m")
+
+    (pool,) = settings["models"][0]["pools"]
+    assert pool == {
+        "name": "default",
+        "workers": ["http://10.0.0.12:8000"],
+        "policy": "prefix-affinity",
+        "prefill": {"workers": ["http://10.0.0.11:8000"], "policy": "prefix-affinity"},
+    }
+    assert left_out(draft) == {"--prefill"}
+
+
+@pytest.mark.parametrize(
+    ("policies", "pool", "stage", "notes"),
+    [
+        ("--policy round_robin", "round-robin", "round-robin", set()),
+        ("--policy random --decode-policy round_robin", "round-robin", "power-of-two", set()),
+        ("--prefill-policy random", "prefix-affinity", "power-of-two", set()),
+        ("--policy consistent_hash", "session", "session", set()),
+        ("--prefill-policy consistent_hash", "prefix-affinity", None, {"--prefill-policy"}),
+        ("--decode-policy unheard_of", None, "prefix-affinity", {"--decode-policy"}),
+        ("--kv-connector nixl", "prefix-affinity", "prefix-affinity", set()),
+        ("--kv-connector mooncake", "prefix-affinity", "prefix-affinity", {"--kv-connector"}),
+    ],
+)
+def test_both_kinds_of_worker_have_their_policy(policies, pool, stage, notes):
+    """Each its own before the general one; sessions bind to the stage only where they bind to the pool."""
+    line = f"vllm-router --vllm-pd-disaggregation --prefill http://p:1 --prefill http://q:1 --decode http://d:1 {policies}"
+
+    draft = from_text(Kind.VLLM_ROUTER, line)
+
+    (found,) = draft.settings["models"][0]["pools"]
+    assert (found["workers"], found["prefill"]["workers"]) == (["http://d:1"], ["http://p:1", "http://q:1"])
+    assert (found.get("policy"), found["prefill"].get("policy")) == (pool, stage)
+    assert left_out(draft) == notes
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("vllm-router --pd-disaggregation --prefill http://p:1 9000 --decode http://d:1", "SGLang"),
+        ("vllm-router --vllm-pd-disaggregation --prefill http://p:1", "names no worker that can be served"),
+        ("vllm-router --vllm-pd-disaggregation --prefill http://p:1 --decode http://d:zmq://d:2", "kv_transfer_params"),
+    ],
+)
+def test_pairs_without_a_worker_that_generates_are_nothing_to_import(line, why):
+    """Nor are those that hand their caches over in another way served as if each could do both."""
+    with pytest.raises(NothingToImportError, match=why):
+        from_text(Kind.VLLM_ROUTER, line)
+
+
+STACK_LINE = (
+    "vllm-router --static-backends http://p:1,http://d:1,http://q:1 --static-models m,m,n --static-model-labels pre,dec,pre "
+    "--prefill-model-labels pre --decode-model-labels dec --routing-logic "
+)
+
+
+@pytest.mark.parametrize(
+    ("logic", "notes"),
+    [
+        ("disaggregated_prefill_orchestrated", {"--static-backends"}),
+        ("disaggregated_prefill", {"--static-backends", "--routing-logic"}),
+    ],
+)
+def test_labels_say_who_computes_prompts(logic, notes):
+    """LMCache's own transfer is another one, which is said; a model that nobody generates for is left out."""
+    draft = from_text(Kind.VLLM_ROUTER, STACK_LINE + logic)
+
+    pool = {"name": "default", "workers": ["http://d:1"], "prefill": {"workers": ["http://p:1"]}}
+    assert draft.settings["models"] == [{"name": "m", "pools": [pool]}]
+    assert left_out(draft) == notes
+
+
+def test_labels_are_only_labels_where_prefill_is_not_apart():
+    """Every backend does both phases then; too few labels are refused where they tell the kinds."""
+    models = from_text(Kind.VLLM_ROUTER, STACK_LINE + "roundrobin").settings["models"]
+    assert [model["pools"][0]["workers"] for model in models] == [["http://p:1", "http://d:1"], ["http://q:1"]]
+
+    with pytest.raises(NothingToImportError, match="3 backends and 2 labels"):
+        from_text(Kind.VLLM_ROUTER, STACK_LINE.replace("pre,dec,pre", "pre,dec") + "disaggregated_prefill")
+
+
+def engines_apart(*decode_tokens: int) -> dict[str, Any]:
+    """Values of the chart: one set of engines that computes prompts, and one that generates for each length."""
+
+    def engine(name: str, phase: str, tokens: int) -> dict[str, Any]:
+        return {"name": name, "modelURL": "org/m", "labels": {"model": f"m-{phase}"}, "vllmConfig": {"maxModelLen": tokens}}
+
+    specs = [engine("prefill-1", "prefill", 4096)]
+    specs += [engine(f"decode-{number}", "decode", tokens) for number, tokens in enumerate(decode_tokens, 1)]
+    router = {
+        "routingLogic": "disaggregated_prefill_orchestrated",
+        "extraArgs": ["--prefill-model-labels", "m-prefill", "--decode-model-labels=m-decode"],
+    }
+
+    return {"servingEngineSpec": {"modelSpec": specs}, "routerSpec": router}
+
+
+def test_engines_of_the_chart_that_compute_prompts_become_a_stage():
+    """By their label; their Service is one worker, since those of a stage are listed."""
+    draft = from_text(Kind.PRODUCTION_STACK, yaml.safe_dump(engines_apart(4096)))
+
+    pool = {
+        "name": "decode-1",
+        "workers": {"kubernetes": {"service": "vllm-decode-1-engine-service", "port": 8000}},
+        "prefill": {"workers": ["http://vllm-prefill-1-engine-service:80"]},
+    }
+    assert draft.settings["models"] == [{"name": "org/m", "pools": [pool]}]
+    assert left_out(draft) == {"servingEngineSpec.modelSpec[0]"}
+
+
+def test_two_pools_may_have_the_same_stage():
+    """Its worker bears another name in the second, as has to be."""
+    draft = from_text(Kind.PRODUCTION_STACK, yaml.safe_dump(engines_apart(4096, 32768)))
+
+    url = "http://vllm-prefill-1-engine-service:80"
+    assert [pool["prefill"]["workers"] for pool in draft.settings["models"][0]["pools"]] == [
+        [url],
+        [{"name": "prefill-1-for-decode-2", "url": url}],
+    ]
+
+
+def test_engines_that_only_compute_prompts_are_nothing_to_import():
+    """Nobody would generate."""
+    with pytest.raises(NothingToImportError, match="no model that is enabled"):
+        from_text(Kind.PRODUCTION_STACK, yaml.safe_dump(engines_apart()))
 
 
 def test_the_other_router_of_that_name_is_known_by_its_options():
