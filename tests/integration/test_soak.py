@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 
 from tests.chaos.client import Verdict
+from tests.soak.balance import FINISHED
 from tests.soak.disturbing import Kind
-from tests.soak.run import run_soak
+from tests.soak.run import OTHER, run_soak
 
 
 @pytest.mark.parametrize(("kills", "seconds"), [(True, 20.0), (False, 12.0)], ids=["with kills", "nothing killed"])
@@ -23,4 +24,5 @@ async def test_clients_counters_log_and_workers_agree_after_trouble(*, kills: bo
     assert any(one.kind is Kind.RELOAD for one in soaked.disturbances)
     assert Counter(one.kind for one in soaked.killed) == ({Kind.KILL_SERVING: 1, Kind.KILL_CONTROL: 1} if kills else {})
     if not kills:
-        assert [one for one in soaked.checks if one.may_differ_by] == []
+        # whether a worker had finished the answer that its client left can be either
+        assert {one.name for one in soaked.checks if one.may_differ_by} <= {f"{FINISHED}{worker}" for worker in OTHER}

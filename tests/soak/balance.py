@@ -17,6 +17,7 @@ _BEFORE_CONTROL_SECONDS = 1.0
 # So long before a serving process is killed a request may have ended whose record it still holds, or whose client has left; so
 # long afterwards a client may send on a connection that it does not know to be dead.
 _AROUND_SERVING_SECONDS = 0.25
+FINISHED = "completion tokens of finished answers: clients, "  # and the name of a worker
 _SHOWN = 5  # requests of a check that fails
 _NOT_SENT = ("connect_failed", "connect_timeout", "stale")  # results of attempts that no worker has read
 _OUTCOMES = {
@@ -57,6 +58,7 @@ class Books:
     metrics: Metrics
     lines: Sequence[Mapping[str, Any]]  # of the log, requests only
     worker_requests: Mapping[str, float]  # by worker, as it counts; those that were killed or removed meanwhile left out
+    worker_tokens: Mapping[str, float]  # of answers that it finished; only workers to which nothing was done
 
     def in_flight_when_killed(self, key: str | None = None) -> list[Sent]:
         """Requests that a killed serving process may have taken with it."""
@@ -145,6 +147,15 @@ def _between_counters_and_log(books: Books) -> list[Check]:
             found=metrics.total("ridgeline_completion_tokens_total"),
             may_differ_by=missing_tokens,
         ),
+        *(
+            Check(
+                name=f"completion tokens of key {key}: log, /metrics",
+                expected=sum(line["completion_tokens"] or 0 for line in lines if line["key"] == key),
+                found=metrics.total("ridgeline_key_tokens_total", key=key, kind="completion"),
+                may_differ_by=missing_tokens,
+            )
+            for key in sorted({one.key for one in books.sent})
+        ),
     ]
 
 
@@ -159,9 +170,12 @@ def _other_outcomes(books: Books, by_id: Mapping[str, Mapping[str, Any]]) -> lis
 
 
 def _with_workers(books: Books) -> list[Check]:
-    """Each worker that lived all along has read as many requests as the gateway says it sent."""
-    lost = len(books.in_flight_when_killed())
-    return [
+    """Each worker that lived all along has read as many requests as the gateway says it sent.
+
+    One that nothing was done to has finished the answers that clients got, and perhaps some that nobody waited for.
+    """
+    lost = books.in_flight_when_killed()
+    requests = [
         Check(
             name=f"attempts at {worker}: /metrics, worker",
             expected=sum(
@@ -170,10 +184,23 @@ def _with_workers(books: Books) -> list[Check]:
                 if sample.labels["result"] not in _NOT_SENT
             ),
             found=count,
-            may_differ_by=lost,
+            may_differ_by=len(lost),
         )
         for worker, count in sorted(books.worker_requests.items())
     ]
+    tokens = []
+    for worker, count in sorted(books.worker_tokens.items()):
+        own = [one for one in books.sent if one.result.worker == worker]
+        unsure = [one for one in own if one.result.verdict is not Verdict.SERVED or one in lost]
+        tokens.append(
+            Check(
+                name=f"{FINISHED}{worker}",
+                expected=sum(one.completion_tokens for one in own if one.result.verdict is Verdict.SERVED),
+                found=count,
+                may_differ_by=sum(one.completion_tokens for one in unsure),
+            )
+        )
+    return [*requests, *tokens]
 
 
 def _at_rest(books: Books) -> list[Check]:

@@ -23,7 +23,8 @@ from tests.soak.disturbing import Disturbance, Killed, disturb, draw_disturbance
 from tests.soak.traffic import KEYS, MARK, OTHER_MODEL, Sent, send_traffic, strays
 from tests.soak.watching import Trend, idle_descriptors, take_samples, trends, watched
 
-OTHER = ("other-1", "other-2")
+OTHER = ("other-1", "other-2")  # to which nothing is done
+_CHAT = "/v1/chat/completions"
 _PROCESSES = 2
 _SHORT_TOKENS = 8_000  # the bound between the pools
 _SAMPLES = 300  # in a run, at most
@@ -77,12 +78,14 @@ async def run_soak(
             sending = group.create_task(send_traffic(gateway, seconds=seconds, per_second=per_second, seed=seed))
         sent, killed = sending.result(), disturbing.result()
         metrics = await _at_rest(gateway)
+        pages = await _pages(workers, trouble)
         books = Books(
             sent=sent,
             killed=killed,
             metrics=metrics,
             lines=await _all_lines(gateway),
-            worker_requests=await _worker_requests(workers, trouble),
+            worker_requests={name: page.total("http_requests_total", handler=_CHAT) for name, page in pages.items()},
+            worker_tokens={name: pages[name].total("vllm:request_generation_tokens_sum") for name in OTHER},
         )
         report = Report(results=[one.result for one in sent], trouble=trouble, started_at=started_at)
         checks = [
@@ -151,15 +154,14 @@ async def _all_lines(gateway: Gateway) -> list[dict[str, Any]]:
     return [line for line in gateway.log_lines() if line.get("endpoint") == "chat"]
 
 
-async def _worker_requests(workers: dict[str, SimulatedWorker], trouble: Sequence[Trouble]) -> dict[str, float]:
-    """What each worker has read, by its own count. One that was killed or removed has no count of the whole run."""
+async def _pages(workers: dict[str, SimulatedWorker], trouble: Sequence[Trouble]) -> dict[str, Metrics]:
+    """The metrics pages of the workers. One that was killed or removed has no count of the whole run, and is left out."""
     touched = {one.worker for one in trouble if one.kind in (Fault.KILL, Fault.REMOVE)}
     found = {}
     async with aiohttp.ClientSession(trust_env=False) as session:
         for name in workers.keys() - touched:
             async with session.get(workers[name].url + "/metrics") as answer:
-                page = Metrics(await answer.text())
-            found[name] = page.total("http_requests_total", handler="/v1/chat/completions")
+                found[name] = Metrics(await answer.text())
     return found
 
 

@@ -34,7 +34,7 @@ def sent(
 
 
 def line(number: int, outcome: str = "ok", tokens: int | None = TOKENS) -> dict[str, Any]:
-    return {"request_id": f"soak-{number}", "outcome": outcome, "completion_tokens": tokens, "endpoint": "chat"}
+    return {"request_id": f"soak-{number}", "outcome": outcome, "completion_tokens": tokens, "key": "free"}
 
 
 def page(requests: int = 3, tokens: int = 3 * TOKENS, in_flight: int = 0, serving: int = 0, control: int = 0) -> Metrics:
@@ -42,6 +42,7 @@ def page(requests: int = 3, tokens: int = 3 * TOKENS, in_flight: int = 0, servin
         'ridgeline_requests_total{endpoint="chat"}': requests,
         'ridgeline_key_requests_total{key="free"}': requests,
         "ridgeline_completion_tokens_total": tokens,
+        'ridgeline_key_tokens_total{key="free",kind="completion"}': tokens,
         "ridgeline_records_dropped_total": 0,
         'ridgeline_attempts_total{worker="one",result="answered"}': requests,
         'ridgeline_attempts_total{worker="one",result="connect_failed"}': 7,
@@ -59,6 +60,7 @@ GOOD = Books(
     metrics=page(),
     lines=[line(0), line(1), line(2)],
     worker_requests={"one": 3},
+    worker_tokens={"one": 3 * TOKENS},
 )
 
 
@@ -92,7 +94,12 @@ def test_books_that_agree_hold_and_nothing_is_excused() -> None:
         (lambda books: replace(books, metrics=page(requests=4)), "requests of key free: clients, /metrics"),
         (lambda books: replace(books, metrics=page(in_flight=1)), "ridgeline_in_flight_requests at rest"),
         (lambda books: replace(books, metrics=page(serving=1)), "restarts of serving: killed, /metrics"),
+        (lambda books: replace(books, metrics=page(tokens=29)), "completion tokens of key free: log, /metrics"),
         (lambda books: replace(books, worker_requests={"one": 4}), "attempts at one: /metrics, worker"),
+        (
+            lambda books: replace(books, worker_tokens={"one": 3 * TOKENS - 1}),
+            "completion tokens of finished answers: clients, one",
+        ),
         (
             lambda books: replace(books, sent=[sent(0, Verdict.REFUSED, 429), *books.sent[1:]]),
             "requests of key free refused by quota: clients, /metrics",
