@@ -156,14 +156,14 @@ class Quotas:
 
     def lines(self, charge: Charge, now: float) -> bytes:
         """Header lines that tell the client its limits and what is left of them."""
-        state = charge.state
-        if state is None:
+        charged, state = charge.state, self._of.get(charge.key)  # the figures may have moved since it was charged
+        if charged is None or state is None:
             return b""
         requests, tokens = self._totals(state)
         lines = b""
-        if state.requests is not None:
+        if state.requests is not None and charged.requests is not None:
             lines = _lines(b"requests", state.requests, charge.requests_left or 0.0, requests, now)
-        if state.tokens is not None:
+        if state.tokens is not None and charged.tokens is not None:
             lines += _lines(b"tokens", state.tokens, charge.tokens_left or 0.0, tokens, now)
         return lines
 

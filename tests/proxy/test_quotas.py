@@ -347,3 +347,25 @@ def test_a_request_that_leaves_while_it_waits_wants_nothing_any_more(tmp_path):
 
     assert process.figure("quota_wanted", of="tokens") == 0
     assert process.figure("quota_requests_total") == process.figure("key_in_flight_requests") == 0
+
+
+def test_a_request_under_way_is_told_its_limits_after_figures_have_moved(tmp_path):
+    """Workers are removed while it runs, so that the figures of its key lie elsewhere; what is left is told as it was."""
+
+    def with_workers(count: int) -> Topology:
+        workers = ", ".join(f"http://w{number}" for number in range(count))
+        quota = "requests_per_minute: 5"
+        text = f"keys: [{{name: k, sha256: {SHA}, quota: {{{quota}}}}}]\nmodels: [{{name: m, workers: [{workers}]}}]"
+        return build_topology(parse_config(text, {}, "f"))
+
+    (tmp_path / "small").mkdir()
+    (process,) = processes(tmp_path, with_workers(3))
+    (smaller,) = processes(tmp_path / "small", with_workers(1))
+    assert smaller.layout.key_base(0) < process.layout.key_base(0)
+    charge = process.ask()
+    before = process.quotas.lines(charge, process.now)
+
+    process.quotas.adopt(smaller.values, smaller.layout, smaller.topology, smaller.loads, process.now)
+
+    assert b"x-ratelimit-remaining-requests: 4\r\n" in before
+    assert process.quotas.lines(charge, process.now) == before
