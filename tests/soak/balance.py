@@ -104,7 +104,7 @@ def _between_clients_and_counters(books: Books) -> list[Check]:
             Check(
                 name=f"requests of key {key} refused by quota: clients, /metrics",
                 expected=sum(one.is_limited for one in own),
-                found=_total(metrics, "ridgeline_quota_refusals_total", key=key),
+                found=total_of(metrics, "ridgeline_quota_refusals_total", key=key),
                 may_differ_by=len(lost_of_key),
             ),
         ]
@@ -211,7 +211,7 @@ def _at_rest(books: Books) -> list[Check]:
         "ridgeline_queued_requests",
         "ridgeline_key_in_flight_requests",
     )
-    checks = [Check(name=f"{name} at rest", expected=0, found=_total(books.metrics, name)) for name in names]
+    checks = [Check(name=f"{name} at rest", expected=0, found=total_of(books.metrics, name)) for name in names]
     failed = books.metrics.total("ridgeline_reloads_total", result="failed")
     restarts = Counter(one.kind for one in books.killed)
     return [
@@ -228,5 +228,6 @@ def _at_rest(books: Books) -> list[Check]:
     ]
 
 
-def _total(metrics: Metrics, name: str, **labels: str) -> float:
+def total_of(metrics: Metrics, name: str, **labels: str) -> float:
+    """The sum, 0 where the page has no such family."""
     return metrics.total(name, **labels) if name in metrics else 0.0

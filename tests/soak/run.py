@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -16,9 +16,9 @@ from tests.chaos.run import LIMITS, LONG, SHORT, Report, make_trouble
 from tests.chaos.trouble import Kind as Fault
 from tests.chaos.trouble import Trouble, draw_trouble
 from tests.chaos.workers import MODEL, SimulatedWorker, simulated_workers
-from tests.integration.gateway import Gateway, Metrics, free_ports, running_gateway
+from tests.integration.gateway import Gateway, GatewayError, Metrics, free_ports, running_gateway
 from tests.integration.load import all_up
-from tests.soak.balance import Books, Check, balance, nobody
+from tests.soak.balance import Books, Check, balance, nobody, total_of
 from tests.soak.disturbing import Disturbance, Killed, disturb, draw_disturbances
 from tests.soak.traffic import KEYS, MARK, OTHER_MODEL, Sent, send_traffic, strays
 from tests.soak.watching import Trend, idle_descriptors, take_samples, trends, watched
@@ -42,6 +42,7 @@ class Soaked:
     killed: Sequence[Killed]
     checks: Sequence[Check]
     trends: Sequence[Trend]
+    complaint: str | None = None  # of the gateway, on standard error or by the way in which it ended
 
     @property
     def failures(self) -> list[str]:
@@ -49,7 +50,14 @@ class Soaked:
         return [
             *(": ".join((one.name, f"{one.expected:g} and {one.found:g}", *one.who)) for one in self.checks if not one.holds),
             *(f"{one.figure} of {one.role} grew: {one.earlier:g} to {one.later:g}" for one in self.trends if not one.is_flat),
+            *([] if self.complaint is None else [_shortened(self.complaint)]),
         ]
+
+
+def _shortened(complaint: str) -> str:
+    """What it is about: the first lines, and those around the first traceback."""
+    at = max(0, complaint.find("Traceback") - 300)
+    return f"the gateway complained: {complaint[:100]} … {complaint[at : at + 1500]}"
 
 
 async def run_soak(
@@ -64,45 +72,54 @@ async def run_soak(
     trouble = draw_trouble(pools, seconds, lasts, seed)
     disturbances = draw_disturbances(seconds, seed, kills=kills)
     admin = asyncio.Lock()
-    async with (
-        simulated_workers(*workers.values()),
-        running_gateway(_config(workers, pools), processes=_PROCESSES) as gateway,
-    ):
-        await all_up(gateway, _PROCESSES)
-        before = take_samples(gateway, 0.0)
-        started_at = time.monotonic()
-        async with watched(gateway, started_at, max(0.25, seconds / _SAMPLES)) as samples, asyncio.TaskGroup() as group:
-            for one in trouble:
-                group.create_task(make_trouble(one, workers[one.worker], gateway, started_at, admin))
-            disturbing = group.create_task(disturb(gateway, disturbances, started_at, admin, seed))
-            sending = group.create_task(send_traffic(gateway, seconds=seconds, per_second=per_second, seed=seed))
-        sent, killed = sending.result(), disturbing.result()
-        metrics = await _at_rest(gateway)
-        pages = await _pages(workers, trouble)
-        books = Books(
-            sent=sent,
-            killed=killed,
-            metrics=metrics,
-            lines=await _all_lines(gateway),
-            worker_requests={name: page.total("http_requests_total", handler=_CHAT) for name, page in pages.items()},
-            worker_tokens={name: pages[name].total("vllm:request_generation_tokens_sum") for name in OTHER},
-        )
-        report = Report(results=[one.result for one in sent], trouble=trouble, started_at=started_at)
-        checks = [
-            *_answers(sent, report, books),
-            *balance(books),
-            _leaks(gateway, metrics),
-        ]
-        idle = await idle_descriptors(gateway, before, _QUIET_SECONDS)
-    return Soaked(
-        seconds=seconds,
-        sent=sent,
-        trouble=trouble,
-        disturbances=disturbances,
-        killed=killed,
-        checks=checks,
-        trends=[*trends(samples, seconds), *idle],
-    )
+    found: list[Soaked] = []
+    try:
+        async with (
+            simulated_workers(*workers.values()),
+            running_gateway(_config(workers, pools), processes=_PROCESSES) as gateway,
+        ):
+            await all_up(gateway, _PROCESSES)
+            before = take_samples(gateway, 0.0)
+            started_at = time.monotonic()
+            async with watched(gateway, started_at, max(0.25, seconds / _SAMPLES)) as samples, asyncio.TaskGroup() as group:
+                for one in trouble:
+                    group.create_task(make_trouble(one, workers[one.worker], gateway, started_at, admin))
+                disturbing = group.create_task(disturb(gateway, disturbances, started_at, admin, seed))
+                sending = group.create_task(send_traffic(gateway, seconds=seconds, per_second=per_second, seed=seed))
+            sent, killed = sending.result(), disturbing.result()
+            metrics = await _at_rest(gateway)
+            pages = await _pages(workers, trouble)
+            books = Books(
+                sent=sent,
+                killed=killed,
+                metrics=metrics,
+                lines=await _all_lines(gateway),
+                worker_requests={name: total_of(page, "http_requests_total", handler=_CHAT) for name, page in pages.items()},
+                worker_tokens={name: pages[name].total("vllm:request_generation_tokens_sum") for name in OTHER},
+            )
+            report = Report(results=[one.result for one in sent], trouble=trouble, started_at=started_at)
+            checks = [
+                *_answers(sent, report, books),
+                *balance(books),
+                _leaks(gateway, metrics),
+            ]
+            idle = await idle_descriptors(gateway, before, _QUIET_SECONDS)
+            found.append(
+                Soaked(
+                    seconds=seconds,
+                    sent=sent,
+                    trouble=trouble,
+                    disturbances=disturbances,
+                    killed=killed,
+                    checks=checks,
+                    trends=[*trends(samples, seconds), *idle],
+                )
+            )
+    except GatewayError as error:  # it complained, or did not stop
+        if not found:
+            raise
+        return replace(found[0], complaint=str(error))
+    return found[0]
 
 
 def _workers() -> dict[str, SimulatedWorker]:
