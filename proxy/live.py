@@ -211,6 +211,7 @@ class LiveFeed:
             processes=self._view.processes,
             log_lines_dropped=self._view.log_lines_dropped,
             now_unix_seconds=time(),
+            is_stopping=self._view.is_stopping,
         )
         began_at, cost = process_time(), 0.0
 

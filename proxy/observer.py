@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from proxy.rundir import serving_cells
+from proxy.rundir import STOPPING_MARK, serving_cells
 from proxy.tls import HANDSHAKE_SECONDS, SHUTDOWN_SECONDS
 from routing.health import EJECTED, Condition
 from routing.topology import Pool, Topology, Worker
@@ -151,6 +151,11 @@ class GatewayView:
     def processes(self) -> int:
         """Serving processes that there should be."""
         return self._processes
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the supervisor has begun to end the gateway."""
+        return (self._run_dir / STOPPING_MARK).exists()
 
     @property
     def log_lines_dropped(self) -> int:

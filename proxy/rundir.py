@@ -20,6 +20,8 @@ RECORDS_SOCKET = "records.sock"
 CONTROL_ADDRESSES = "control.addresses"
 # Written by the supervisor whenever it starts a process: one line for each, ROLE PID RESTARTS.
 PROCESSES = "control.processes"
+# Made by the supervisor when it begins to end the gateway.
+STOPPING_MARK = "control.stopping"
 # Strict, because what matches and is not locked gets removed.
 _DIRECTORY = re.compile(r"ridgeline-[0-9a-f]{12}")
 _ENTRY = re.compile(

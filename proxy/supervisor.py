@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from proxy.listener import bound_address, open_listeners
 from proxy.notices import notice
-from proxy.rundir import CONTROL_ADDRESSES, PROCESSES, RunDirectory, serving_cells
+from proxy.rundir import CONTROL_ADDRESSES, PROCESSES, STOPPING_MARK, RunDirectory, serving_cells
 from proxy.systemd import READY, STOPPING, tell_systemd
 
 EXIT_OK = 0
@@ -245,6 +245,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         tell_systemd(STOPPING)
+        with suppress(OSError):  # what is shown then says nothing of it
+            (self._directory.path / STOPPING_MARK).touch()
         for listener in self._listeners:
             listener.close()
         serving = [child for child in self._children if child.command.is_serving]

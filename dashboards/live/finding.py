@@ -22,19 +22,8 @@ class Severity(IntEnum):
 
 # What is nearer to the cause comes first, among those that are as bad.
 _ORDER = (
-    *(
-        "gateway",
-        "pool_down",
-        "worker_down",
-        "worker_silence",
-        "worker_hung",
-        "worker_errors",
-        "facts",
-        "drift",
-        "failing",
-        "loop_lag",
-    ),
-    *("slow", "hit_drop", "kv", "queue", "waiting", "refused"),
+    *("stopping", "gateway", "pool_down", "worker_down", "worker_silence", "worker_hung", "worker_errors", "facts", "drift"),
+    *("failing", "process_restarts", "configuration", "loop_lag", "slow", "hit_drop", "kv", "queue", "waiting", "refused"),
 )
 _RANKS = {kind: rank for rank, kind in enumerate(_ORDER)}
 

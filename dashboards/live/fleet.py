@@ -39,6 +39,8 @@ _KEY_REQUESTS = slot("ridgeline_key_requests_total", outcome=Outcome.OK)
 _KEY_TOKENS = {kind: slot("ridgeline_key_tokens_total", kind=kind) for kind in LABELS["kind"]}
 _LOOP_LAG, _CONTROL_LAG = slot("ridgeline_loop_lag_seconds"), slot("ridgeline_control_lag_seconds")
 _DROPPED = slot("ridgeline_records_dropped_total")
+_CONFIG_REFUSED = slot("ridgeline_configuration_refused")
+_SERVING_RESTARTS = slot("ridgeline_process_restarts_total", role="serving")
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -126,6 +128,9 @@ class GatewayFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     records_dropped: int
     log_lines_dropped: int
     unrouted: dict[str, int]  # requests that reached no pool, by outcome, since the start
+    serving_restarts: int = 0  # serving processes that ended by themselves, since the start
+    is_config_refused: bool = False  # the configuration that was read last is bad, an older one is in force
+    is_stopping: bool = False  # it ends with its last request
 
 
 class FleetView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -165,6 +170,7 @@ class Around:
     processes: int
     log_lines_dropped: int
     now_unix_seconds: float
+    is_stopping: bool = False
 
 
 def build(around: Around, window: Window, since: Since) -> Iterator[FleetView | None]:
@@ -337,6 +343,9 @@ def _gateway(cells: _Cells, around: Around, routes: Mapping[tuple[str, str], int
         records_dropped=cells.sum(_DROPPED),
         log_lines_dropped=around.log_lines_dropped,
         unrouted=unrouted,
+        serving_restarts=cells.counted(_SERVING_RESTARTS),
+        is_config_refused=cells.said(_CONFIG_REFUSED) == 1.0,
+        is_stopping=around.is_stopping,
     )
 
 

@@ -33,19 +33,12 @@ _COSTLY_DRIFT_TOKENS = 20_000  # missed; less is worth knowing, and nothing to g
 
 
 def gateway_findings(gateway: GatewayFacts, growth: Growth, now: float) -> Iterator[Finding]:
-    """Its processes, its own delays, what it lost, and requests that reached no pool."""
-    if gateway.serving == 0:
-        yield finding_of(
-            Severity.CRITICAL,
-            "gateway",
-            "No serving process is up: clients are not served",
-            "Look at the gateway's standard error.",
-        )
-    elif gateway.serving < gateway.processes:
-        text = f"Only {gateway.serving} of {gateway.processes} serving processes are up"
-        yield finding_of(
-            Severity.WARNING, "gateway", text, "Look at the gateway's standard error; the supervisor restarts them."
-        )
+    """Its processes, its configuration, its own delays, what it lost, and requests that reached no pool."""
+    yield from _processes(gateway, growth, now)
+    if gateway.is_config_refused:
+        text = "The configuration that was read last is bad: an older one stays in force"
+        advice = "The gateway's standard error says what is wrong with it; ridgeline check finds it too."
+        yield finding_of(Severity.WARNING, "configuration", text, advice)
     lag = gateway.loop_lag_seconds or 0.0
     if lag >= _LOOP_LAG_SECONDS:
         text = f"The gateway itself is late by up to {seconds(lag)}"
@@ -64,6 +57,33 @@ def gateway_findings(gateway: GatewayFacts, growth: Growth, now: float) -> Itera
     if missed := growth.of(("unrouted",), strays, now):
         text = f"{count(missed, 'request')} reached no pool lately: unknown model, bad key or bad request"
         yield finding_of(Severity.NOTICE, "unrouted", text, "See them in the list below: pool none.")
+
+
+def _processes(gateway: GatewayFacts, growth: Growth, now: float) -> Iterator[Finding]:
+    """Whether it is being ended, and how many of its processes serve."""
+    ended = growth.of(("serving restarts",), gateway.serving_restarts, now)
+    if gateway.is_stopping:
+        text = "The gateway is stopping: it is not ready any more, and ends with its last request"
+        yield finding_of(Severity.WARNING, "stopping", text, "Its clients belong at another one until it is started again.")
+        return
+    if gateway.serving == 0:
+        yield finding_of(
+            Severity.CRITICAL,
+            "gateway",
+            "No serving process is up: clients are not served",
+            "Look at the gateway's standard error.",
+        )
+    elif gateway.serving < gateway.processes:
+        text = f"Only {gateway.serving} of {gateway.processes} serving processes are up"
+        yield finding_of(
+            Severity.WARNING, "gateway", text, "Look at the gateway's standard error; the supervisor restarts them."
+        )
+    if ended:
+        what = "A serving process ended by itself and was started again: the requests that it had were cut off"
+        if ended > 1:
+            what = f"Serving processes ended by themselves {ended} times and were started again: what they had was cut off"
+        advice = "Look at the gateway's standard error, and whether the system ended them for want of memory."
+        yield finding_of(Severity.WARNING, "process_restarts", what, advice)
 
 
 def pool_findings(pool: PoolView, growth: Growth, now: float) -> Iterator[Finding]:

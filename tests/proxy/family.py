@@ -38,6 +38,8 @@ def child(name: str, behaviour: str, directory: Path, listen_fd: int, parent_fd:
         time.sleep(0.2)
         os._exit(int(behaviour.removeprefix("late-")))
     ready, _, _ = select.select([wake_fd, parent_fd], [], [])
+    if (directory / "control.stopping").exists():
+        note("sees that all is being stopped")
     note("told to end" if wake_fd in ready else "left alone")
     os._exit(0)
 

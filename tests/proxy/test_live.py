@@ -23,7 +23,7 @@ from proxy.fleet import open_control_cells
 from proxy.judging import Judge
 from proxy.live import LiveFeed
 from proxy.observer import GatewayView
-from proxy.rundir import serving_cells
+from proxy.rundir import STOPPING_MARK, serving_cells
 from telemetry.catalog import Writer
 from telemetry.cells import create_cells
 from telemetry.layout import Layout
@@ -80,6 +80,16 @@ async def test_the_fleet_is_told(page):
     fleet = await answer.json()
     assert [worker["worker"] for worker in fleet["pools"][0]["workers"]] == ["w-0", "w-1"]
     assert answer.headers["Cache-Control"] == "no-store"
+
+
+async def test_a_gateway_that_is_being_stopped_says_so(page, tmp_path):
+    """From the supervisor's mark on: what still runs looks well, and is about to end."""
+    (tmp_path / STOPPING_MARK).touch()
+
+    fleet = await (await page.client.get("/api/fleet")).json()
+
+    assert fleet["gateway"]["is_stopping"]
+    assert "stopping" in {finding["kind"] for finding in fleet["findings"]}
 
 
 async def test_the_api_has_an_index(page):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from proxy.listener import bound_address, open_listener
-from proxy.rundir import RunDirectory
+from proxy.rundir import STOPPING_MARK, RunDirectory
 from proxy.supervisor import Backoff, commands
 
 FAMILY = Path(__file__).with_name("family.py")
@@ -121,6 +121,18 @@ def test_all_up_is_told_once_and_the_end_comes_in_order(start: Start) -> None:
     assert sorted(ends[:2]) == ["serving-0 told to end", "serving-1 told to end"]
     assert ends[2:] == ["control told to end"]
     assert family.run_directories == []
+
+
+def test_that_all_is_being_stopped_is_known_before_any_child_ends(start: Start) -> None:
+    """Control shows it to whoever looks, while serving processes still drain."""
+    family = start("control=well", "serving-0=well")
+    eventually(family.is_up)
+    (run_directory,) = family.run_directories
+    assert not (run_directory / STOPPING_MARK).exists()
+
+    family.end()
+
+    assert next(note for note in family.notes if "stopped" in note) == "serving-0 sees that all is being stopped"
 
 
 def test_only_serving_holds_the_listener(start: Start) -> None:

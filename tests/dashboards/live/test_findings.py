@@ -143,6 +143,9 @@ def test_a_fault_is_named(kind: str, text: str, pool: PoolView) -> None:
         ({"processes": 2}, "gateway"),
         ({"loop_lag_seconds": 0.4}, "loop_lag"),
         ({"control_lag_seconds": 4.0}, "control_lag"),
+        ({"is_config_refused": True}, "configuration"),
+        ({"is_stopping": True}, "stopping"),
+        ({"is_stopping": True, "serving": 0}, "stopping"),
     ],
 )
 def test_the_gateway_itself_is_looked_at(gateway: dict[str, Any], kind: str) -> None:
@@ -345,6 +348,21 @@ def test_what_is_counted_is_news_for_a_minute() -> None:
     told = [growth.of(("x",), value, now) for now, value in ((0, 5), (1, 7), (40, 8), (90, 8), (120, 8), (200, 9), (201, 9))]
 
     assert told == [0, 2, 3, 3, 0, 1, 1]
+
+
+def test_a_serving_process_that_ended_by_itself_is_told() -> None:
+    """For a minute: it is back at once, and the requests that it had are lost."""
+    findings = Findings()
+    told = [
+        [
+            (each.kind, each.severity, each.text)
+            for each in findings.look(a_view(a_pool(a_worker()), now=now, **gateway), [], Hour())
+        ]
+        for now, gateway in ((0.0, {"serving_restarts": 3}), (5.0, {"serving_restarts": 4}), (70.0, {"serving_restarts": 4}))
+    ]
+
+    text = "A serving process ended by itself and was started again: the requests that it had were cut off"
+    assert told == [[], [("process_restarts", "warning", text)], []]
 
 
 def test_refusals_and_beaten_floors_are_told_while_they_happen() -> None:

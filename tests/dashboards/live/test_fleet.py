@@ -28,6 +28,7 @@ def view_of(
     conditions: dict[str, tuple[Condition, int]] | None = None,
     since: Since | None = None,
     now: float = 100.0,
+    is_stopping: bool = False,
 ) -> FleetView:
     def cells(values: dict[int, float]) -> list[float]:
         return [values.get(cell, 0.0) for cell in range(Layout.of(topology).size)]
@@ -40,6 +41,7 @@ def view_of(
         processes=2,
         log_lines_dropped=0,
         now_unix_seconds=now,
+        is_stopping=is_stopping,
     )
     made = list(build(around, window or Window(), since or Since()))
     assert made[-1] is not None
@@ -60,6 +62,18 @@ def test_loads_add_up_over_processes() -> None:
     worker = pool.workers[1]
     assert (worker.in_flight_requests, worker.running_requests, worker.kv_usage_ratio) == (5, 7, None)
     assert (pool.in_flight_requests, pool.hardware) == (5, "h100-sxm")
+
+
+def test_the_gateway_says_what_became_of_its_configuration_and_processes() -> None:
+    """As control's gauges have it; nothing known is nothing wrong."""
+    refused = slot("ridgeline_configuration_refused")
+    restarts = {role: slot("ridgeline_process_restarts_total", role=role) for role in ("serving", "control")}
+
+    said = view_of(control={refused: 1.0, restarts["serving"]: 2.0, restarts["control"]: 7.0}, is_stopping=True).gateway
+    unsaid = view_of(control={refused: nan}).gateway
+
+    assert (said.is_config_refused, said.serving_restarts, said.is_stopping) == (True, 2, True)
+    assert (unsaid.is_config_refused, unsaid.serving_restarts, unsaid.is_stopping) == (False, 0, False)
 
 
 def test_counters_are_those_of_the_metrics() -> None:
