@@ -28,6 +28,7 @@ class Ticket:
     ) -> None:
         self.identifier = identifier
         self.arrived_at = arrived_at
+        self.queued_at = arrived_at  # in the engine
         self.finish_reason = finish_reason
         self.prompt_tokens = prompt_tokens
         self.on_progress = on_progress  # called in the loop of the driver; must not raise
@@ -97,6 +98,7 @@ class Driver:
 
         def enter() -> None:
             if identifier in self._tickets:
+                ticket.queued_at = ticket.arrived_at + overhead  # when it was due: a late timer is no slow worker
                 engine.add(
                     identifier, prompt, output_tokens, priority=priority, rank=ticket.rank, fetched_tokens=fetched_tokens
                 )
@@ -143,10 +145,12 @@ class Driver:
                 await work.wait()
                 due_at = self._clock()
                 continue
-            for step in steps:
-                for identifier in step.admitted:
-                    self._tickets[identifier].scheduled_at = self._clock()
+            admitted = [self._tickets[identifier] for step in steps for identifier in step.admitted]
+            for ticket in admitted:
+                ticket.scheduled_at = self._clock()
             begun_at = max(due_at, self._clock() - _LARGEST_DEBT_SECONDS)
+            for ticket in admitted:  # a step that catches up cannot have begun before a request in it came
+                begun_at = max(begun_at, ticket.queued_at)
             self.lag.lost_seconds += begun_at - due_at
             due_at = begun_at + steps[0].seconds / self._speed
             await asyncio.sleep(max(0.0, due_at - self._clock()))

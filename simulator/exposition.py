@@ -211,7 +211,7 @@ def _server(page: _Page) -> None:
     lag = page.snapshot.lag
     text = "From the instant at which a step's tokens were due to that at which all of them had been handed to their sockets."
     page.buckets("lag_seconds", text, [({}, lag.seconds)], prefix=_OWN)
-    text = "Time by which steps were delayed because the simulator was too far behind to catch up."
+    text = "Time by which steps were delayed because the simulator was too late to catch up."
     page.family("lost_seconds", "counter", text, [({}, lag.lost_seconds)], prefix=_OWN)
 
 

@@ -78,7 +78,7 @@ class Lag:
 
     def __init__(self) -> None:
         self.seconds = Histogram(LAG_BOUNDS)  # a step's tokens were due -> all of them were handed to their sockets
-        self.lost_seconds = 0.0  # time that was given up, because the worker was too far behind to catch up
+        self.lost_seconds = 0.0  # time that steps were delayed: too far behind to catch up, or a request came that late
 
     def __repr__(self) -> str:
         return f"<Lag {self.seconds!r}, {self.lost_seconds:.3f} s lost>"

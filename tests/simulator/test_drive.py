@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.drive import Driver
+from simulator.drive import Driver, Ticket
 from simulator.engine import Engine, EngineSettings
 from tests.simulator.engine_runs import GPU, TIMER, a_prompt
 
@@ -65,3 +65,32 @@ async def test_what_could_never_run_is_refused_before_the_overhead():
     """The one who asks learns it at once."""
     with pytest.raises(ValueError, match="do not fit the KV cache"):
         a_driver(1.0).submit(a_prompt(10), 20_000, "stop", lambda _: None)
+
+
+async def test_catching_up_shortens_no_request_that_came_meanwhile(monkeypatch):
+    """The loop wakes 30 ms late, and a request came 25 ms late: its prefill takes its time from then on."""
+    now, hand_over = 0.0, asyncio.sleep
+    driver = Driver(Engine(EngineSettings(**GPU)), clock=lambda: now)
+    came: list[Ticket] = []
+
+    async def sleep_too_long(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        if driver.engine.running and not came:
+            now += 0.025
+            came.append(driver.submit(a_prompt(10, "b"), 1, "stop", lambda _: ended.set()))
+            now += 0.005
+        await hand_over(0)
+
+    monkeypatch.setattr("simulator.drive.asyncio.sleep", sleep_too_long)
+    ended = asyncio.Event()
+    driver.submit(a_prompt(10), 50, "stop", lambda _: None)
+    running = asyncio.create_task(driver.run())
+    async with asyncio.timeout(5):
+        await ended.wait()
+    running.cancel()
+
+    (late,) = came
+    assert late.first_token_at is not None
+    assert late.first_token_at - late.arrived_at == pytest.approx(0.011, abs=0.0002)
+    assert driver.lag.lost_seconds == pytest.approx(0.025)
