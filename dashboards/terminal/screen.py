@@ -173,7 +173,8 @@ def _cause(causes: dict[str, int]) -> Text:
     if not causes:
         return Text()
     name, number = max(causes.items(), key=lambda item: item[1])
-    return Text(f"{_plain(name).replace('_', ' ')} ({number})", style="yellow")
+    said = "floor beaten" if name == "facts" else _plain(name).replace("_", " ")
+    return Text(f"{said} ({number})", style="yellow")
 
 
 def _seconds(value: float | None) -> str:

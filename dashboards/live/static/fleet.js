@@ -2,7 +2,7 @@
 
 import { arrange, byId, h, say } from "./dom.js";
 import { fitsPool, fitsWorker, setFilter, show as showFilters } from "./filters.js";
-import { ago, count, percent, seconds, short, UNKNOWN, whole } from "./format.js";
+import { ago, count, percent, seconds, short, UNKNOWN, whole, words } from "./format.js";
 import { bar, range, spread } from "./plots.js";
 
 const FEW = 12; // workers of a pool that are shown at first
@@ -61,7 +61,7 @@ function fillRow(row, pool, worker, scales, now) {
       h("button", { type: "button", class: "plain", title: "Show only this worker", on: { click: () => { setFilter("worker", worker.worker); showFilters(); dispatchEvent(new Event("filters")); } } }, worker.worker),
       h("span", { class: `state ${state.code}`, title: state.reason }, h("i", { "aria-hidden": "true" }), `${STATES[state.code] ?? state.code}${since}`),
       state.code === "ok" ? null : h("span", { class: "reason" }, state.reason),
-      causes.length ? h("span", { class: "reason" }, `${worker.lately.deviating} far off: ${causes[0][0].replaceAll("_", " ")}`) : null,
+      causes.length ? h("span", { class: "reason" }, `${worker.lately.deviating} far off: ${words(causes[0][0])}`) : null,
       worker.lately.failed ? h("span", { class: "reason critical" }, `${worker.lately.failed} failed`) : null),
     figureCell("TTFT", worker.ttft, scales.ttft, `hit ${percent(worker.hit_ratio)}`),
     figureCell("TPOT", worker.tpot, scales.tpot, null),

@@ -96,3 +96,11 @@ def test_names_cannot_command_the_terminal():
 def test_requests_that_queue_are_shown_at_their_pool():
     """Nobody's worker has them yet."""
     assert "12 queued" in line_of(drawn(screen(a_fleet(a_worker(), queued_requests=12), most_workers=9)), "llama / short")
+
+
+def test_a_beaten_floor_is_called_so():
+    """The cause's own name, `facts`, says nothing to who reads it here."""
+    shown = drawn(screen(a_fleet(a_worker(causes={"facts": 2})), most_workers=9))
+
+    assert "floor beaten (2)" in shown
+    assert "facts" not in shown
