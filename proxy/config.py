@@ -58,6 +58,7 @@ from proxy.config_values import (
     Text,
     UrlPath,
     WorkerKey,
+    list_of_prefill_workers,
     list_of_workers,
     one_or_list,
     text_or_mapping,
@@ -131,8 +132,9 @@ _FORMS = Discriminator(lambda value: FOUND if isinstance(value, Mapping | FoundW
 class PrefillConfig(Section):
     """Workers that compute prompts for a pool, whose own workers then take the KV cache over and generate."""
 
-    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1), BeforeValidator(list_of_workers)] = Field(
-        description="The workers, each a base URL or a mapping with `name` and `url`; they need a connector for KV caches."
+    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1), BeforeValidator(list_of_prefill_workers)] = Field(
+        description="The workers, each a base URL or a mapping with `name` and `url`; they need a connector for KV caches. "
+        "They are listed, not found; the address of a Kubernetes Service may stand for all of its pods."
     )
     policy: Policy = Field(default="prefix-affinity", description="How one of them is chosen, as in a pool.")
     min_prompt_tokens: CountOrZero = Field(

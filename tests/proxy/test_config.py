@@ -110,6 +110,10 @@ log: {{path: /var/log/ridgeline.jsonl}}
         ("{name: m, aliases: [unknown], workers: [http://a]}", "models[0].aliases[0]: `unknown` is reserved"),
         ("{name: m, aliases: x, workers: [http://a]}", "models[0].aliases: must be a list, not `x`"),
         ("{name: m, workers: http://a}", "models[0].workers: is a single text; put the URL into a list"),
+        (
+            "{name: m, pools: [{name: p, workers: [http://a], prefill: {workers: {kubernetes: {service: s}}}}]}",
+            "models[0].pools[0].prefill.workers: is a mapping: workers that compute prompts are not found by a file, DNS or",
+        ),
         ("{name: m, workers: {dns: a}}", "models[0].workers: has `dns` without `port`"),
         ("{name: m, workers: []}", "models[0].workers: is empty; give at least one"),
         ("{name: m, workers: null}", "models[0].workers: "),
