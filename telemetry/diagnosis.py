@@ -35,6 +35,7 @@ class CauseName(StrEnum):
     GATEWAY_QUEUE = "gateway_queue"  # it waited in the gateway for a worker with room
     CONNECT = "connect"  # getting a connection to the worker
     LOOP_LAG = "loop_lag"  # the gateway itself was late
+    PREFILL_STAGE = "prefill_stage"  # the pool's prefill stage was asked first, and did not help
     FAILED_ATTEMPTS = "failed_attempts"  # other workers were asked before, and failed
     SLOW_CLIENT = "slow_client"  # the client took the answer no faster
     MISSED_PREFIX = "missed_prefix"  # a hit that could be expected was not delivered
@@ -170,7 +171,9 @@ def _tpot(
     shares = _Shares((held.measured_seconds - due) * steps)
     shares.take(CauseName.BATCH, (held.expected_seconds - usual_batch) * steps)
     shares.take(CauseName.CONTEXT, (usual_batch - usual) * steps)
-    _take_others(shares, record, yardstick, state, record.arrived_tokens, around)
+    # Behind a prefill stage what came to others was mostly computed there: how much was not, nobody knows.
+    arrived = None if record.is_prefilled_elsewhere else record.arrived_tokens
+    _take_others(shares, record, yardstick, state, arrived, around)
     if (state.kv_usage_ratio or 0.0) >= _KV_FULL_RATIO and (record.stall_ratio or 0.0) >= _PREEMPTED_RATIO:
         shares.take(CauseName.KV_PRESSURE, shares.left)
     _take_worker(shares, state, held.expected_seconds * steps)
@@ -208,6 +211,7 @@ def _take_waits(shares: _Shares, record: RequestRecord) -> None:
     shares.take(CauseName.GATEWAY_QUEUE, record.queue_seconds)
     shares.take(CauseName.CONNECT, record.connect_seconds)
     shares.take(CauseName.LOOP_LAG, (record.overhead_seconds or 0.0) - _LAG_SECONDS)
+    shares.take(CauseName.PREFILL_STAGE, record.prefill_leg_seconds)
 
 
 def _failed_attempts(record: RequestRecord) -> float | None:

@@ -50,6 +50,7 @@ _CAUSES: dict[str, str] = {
     CauseName.GATEWAY_QUEUE: "dark-yellow",
     CauseName.CONNECT: "light-yellow",
     CauseName.LOOP_LAG: "#c27ba0",
+    CauseName.PREFILL_STAGE: "light-blue",
     CauseName.FAILED_ATTEMPTS: "light-red",
     CauseName.SLOW_CLIENT: "#b8b8b8",
     CauseName.MISSED_PREFIX: "dark-green",

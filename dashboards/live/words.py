@@ -29,6 +29,10 @@ CAUSES: Mapping[str, Words] = {
         "the gateway itself was late",
         "Give the gateway more CPU, or start more serving processes (--processes).",
     ),
+    CauseName.PREFILL_STAGE: Words(
+        "the prefill stage was asked first, and did not help",
+        "Look at the workers of the stage (prefill_legs_total by result), or lower prefill.timeout_seconds.",
+    ),
     CauseName.FAILED_ATTEMPTS: Words(
         "other workers were asked before, and failed",
         "Look at the workers that failed or hung (attempts_total by worker), not at the one that answered.",

@@ -8,7 +8,7 @@ import pytest
 from telemetry.diagnosis import CauseName, Diagnosis, Thresholds, WorkerState, diagnose
 from telemetry.judgement import judge
 from telemetry.labels import USUAL_DEVIATIONS
-from telemetry.record import RequestRecord
+from telemetry.record import PrefillResult, RequestRecord
 from tests.telemetry.judged import YARDSTICK, a_stream, later, tpot, ttft
 
 CALM = WorkerState(waiting_requests=0.0, kv_usage_ratio=0.2, usual_running=0.0, usual_context_tokens=2000.0)
@@ -62,13 +62,36 @@ def test_one_cause_of_a_late_first_token(record, state, cause):
 
 def test_failed_attempts_take_only_what_lies_before_the_last_one():
     """Neither what the gateway and a prefill stage took before it, nor what the worker that answered took."""
-    record = later(a_stream(attempts=2, queue_seconds=1.0, prefill_leg_seconds=0.25), 2.0)
+    lost = PrefillResult.LOST
+    record = later(a_stream(attempts=2, queue_seconds=1.0, prefill_result=lost, prefill_leg_seconds=0.25), 2.0)
     found = only(msgspec.structs.replace(record, ttft_seconds=record.ttft_seconds + 5.0))
 
     causes = {one.name: one.seconds for one in found.causes}
     assert causes[CauseName.FAILED_ATTEMPTS] == pytest.approx(3.75, abs=0.01)
-    assert causes[CauseName.UNEXPLAINED] == pytest.approx(2.25, abs=0.01)
-    assert causes[CauseName.GATEWAY_QUEUE] == 1.0
+    assert causes[CauseName.UNEXPLAINED] == pytest.approx(2.0, abs=0.01)
+    assert (causes[CauseName.GATEWAY_QUEUE], causes[CauseName.PREFILL_STAGE]) == (1.0, 0.25)
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_stage_that_did_not_help_is_no_fault_of_the_worker(is_stream):
+    """Its time was lost before the worker was asked, in a stream and in a plain answer."""
+    leg = {"prefill_result": PrefillResult.TIMEOUT, "prefill_leg_seconds": 20.0}
+    stream = a_stream(ttft_seconds=ttft(2000) + 20.0, **leg)
+    whole = ttft(2000) + 100 * tpot(2000, 101) + 20.0001
+    plain = a_stream(stream=False, ttft_seconds=None, upstream_ttft_seconds=None, tpot_seconds=None, e2e_seconds=whole, **leg)
+
+    cause, *others = only(stream if is_stream else plain).causes
+    assert cause.name == CauseName.PREFILL_STAGE
+    assert sum(other.seconds for other in others) < 0.001
+    assert cause.seconds == pytest.approx(20.0, abs=0.001)
+
+
+def test_prompts_of_others_behind_a_stage_do_not_slow_tokens():
+    """They were computed by others, too: what nothing explains is said to be unexplained."""
+    slow = slow_tokens(tpot_seconds=tpot(2000, 101) + 5 * ttft(8000) / 100, arrived_tokens=40_000)
+    behind = msgspec.structs.replace(slow, prefill_result=PrefillResult.COMPUTED, prefill_leg_seconds=0.2)
+
+    assert [one.name for one in only(behind).causes] == [CauseName.UNEXPLAINED]
 
 
 def test_a_plain_request_that_was_tried_before():
