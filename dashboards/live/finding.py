@@ -55,12 +55,22 @@ class _Spell:
     at: float
 
 
+class _Marks:
+    """Counters as they were when the last minute but one and the last one (``at``) began, and as they were seen last."""
+
+    __slots__ = ("at", "before", "half", "seen")
+
+    def __init__(self, before: tuple[int, ...], half: tuple[int, ...], at: float) -> None:
+        self.before, self.half, self.at, self.seen = before, half, at, half
+
+
 @dataclass(slots=True)
 class Growth:
     """Tells by how much counters have grown lately, since they last stood still for a minute, and how long something is so."""
 
     _known: dict[tuple[str, ...], _Spell] = field(default_factory=dict)
     _begun: dict[tuple[str, ...], float] = field(default_factory=dict)
+    _marks: dict[tuple[str, ...], _Marks] = field(default_factory=dict)
 
     def of(self, subject: tuple[str, ...], value: float, now: float) -> int:
         """The growth of the spell that is under way; 0 when nothing was added for a minute, and at the first look."""
@@ -73,6 +83,18 @@ class Growth:
                 spell.before = spell.value
             spell.value, spell.at = value, now
         return int(spell.value - spell.before) if now - spell.at <= _RECENT_SECONDS else 0
+
+    def lately(self, subject: tuple[str, ...], values: tuple[int, ...], now: float) -> tuple[int, ...]:
+        """By how much several counters grew over the same last one to two minutes; from the first look on, if that is less."""
+        marks = self._marks.get(subject)
+        if marks is None:
+            marks = self._marks[subject] = _Marks(values, values, now)
+        elif now - marks.at >= 2 * _RECENT_SECONDS:  # nobody has looked for long
+            marks = self._marks[subject] = _Marks(marks.seen, marks.seen, now)
+        elif now - marks.at >= _RECENT_SECONDS:
+            marks.before, marks.half, marks.at = marks.half, marks.seen, now
+        marks.seen = values
+        return tuple(value - before for value, before in zip(values, marks.before, strict=True))
 
     def lasting(self, subject: tuple[str, ...], is_so: bool, now: float) -> float:
         """For how many seconds it has been so at every look; 0 at the first one, and when it is not."""

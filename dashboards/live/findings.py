@@ -11,7 +11,7 @@ from dashboards.live.fleet import FleetView, Since
 from dashboards.live.hour import Hour
 from dashboards.live.rules import drift_finding, gateway_findings, hit_drop, pool_findings, worker_findings
 from dashboards.live.slow import slow_findings
-from dashboards.live.words import count, seconds
+from dashboards.live.words import count, how_long
 from telemetry.prefix_drift import Drift
 
 _DRIFT_SECONDS = 300.0  # a drift is news while requests of the changed text still come
@@ -93,7 +93,7 @@ def headline(view: FleetView, findings: Sequence[Finding]) -> Headline:
     if serious:
         first = serious[0]
         since = first.since_unix_seconds
-        text = first.text if since is None else f"{first.text} (for {seconds(max(1.0, round(view.now_unix_seconds - since)))})"
+        text = first.text if since is None else f"{first.text} (for {how_long(view.now_unix_seconds - since)})"
         return Headline(severity=first.severity, text=text, more=len(serious) - 1)
     workers = sum(len(pool.workers) for pool in view.pools)
     requests = sum(pool.lately.requests for pool in view.pools)

@@ -28,6 +28,9 @@ _ATTAINED_TTFT, _ATTAINED_TPOT = (slot("ridgeline_worker_attained_ratio", figure
 _IN_FLIGHT = slot("ridgeline_in_flight_requests")
 _SCRAPE_FAILURES, _RESTARTS = slot("ridgeline_scrape_failures_total"), slot("ridgeline_worker_restarts_total")
 _BEATEN = {figure: slot("ridgeline_floor_beaten_total", figure=figure) for figure in LABELS["figure"] if figure != "e2e"}
+_ATTEMPTS = {result: slot("ridgeline_attempts_total", result=result) for result in LABELS["result"]}
+_NOBODYS_FAULT = frozenset({"stale", "abandoned"})
+_IN_VAIN = frozenset(LABELS["result"]) - _NOBODYS_FAULT - {"answered", "busy"}
 _QUEUED = slot("ridgeline_queued_requests")
 _PROMPT, _COMPLETION, _CACHED, _KNOWN, _UNKNOWN = (
     slot(f"ridgeline_{name}_total")
@@ -72,6 +75,9 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tpot: Figure | None
     causes: dict[str, int]  # of requests that deviated, lately
     outcomes: dict[str, int]  # of requests that failed, lately
+    attempts: int = 0  # times it was asked since the start, but for stale connections and clients that left
+    attempts_busy: int = 0  # of these, answered with 429 or 503
+    attempts_failed: int = 0
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -232,6 +238,7 @@ def ratio(part: float, whole: float) -> float | None:
 def _worker(worker: Worker, cells: _Cells, glimpse: Glimpse, around: Around, since: Since) -> WorkerView:
     base = cells.layout.worker_base(worker.index)
     sums = glimpse.sums
+    attempts = {result: cells.sum(base + cell) for result, cell in _ATTEMPTS.items() if result not in _NOBODYS_FAULT}
     up = cells.said(base + _UP)
     code, reason = _state(worker, up, around.condition_of(worker), len(cells.serving))
     return WorkerView(
@@ -253,6 +260,9 @@ def _worker(worker: Worker, cells: _Cells, glimpse: Glimpse, around: Around, sin
         tpot=glimpse.tpot,
         causes=glimpse.causes,
         outcomes=glimpse.outcomes,
+        attempts=sum(attempts.values()),
+        attempts_busy=attempts["busy"],
+        attempts_failed=sum(attempts[result] for result in _IN_VAIN),
     )
 
 

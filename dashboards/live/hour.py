@@ -46,6 +46,7 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tpot_p99_seconds: float | None
     hit_ratio: float | None
     hit_known_tokens: int
+    is_over: bool = True  # False: counts go on growing until the minute is
 
 
 class _Reading:
@@ -101,7 +102,7 @@ class Hour:
         if self._began is None:
             return {}
         now = {
-            name: [_minute(self._began, self._last[name], reading)]
+            name: [_minute(self._began, self._last[name], reading, is_over=False)]
             for name, reading in _readings(snapshot).items()
             if name in self._last
         }
@@ -124,7 +125,7 @@ def _readings(snapshot: Snapshot) -> dict[PoolName, _Reading]:
     }
 
 
-def _minute(begins: float, before: _Reading, after: _Reading) -> Minute:
+def _minute(begins: float, before: _Reading, after: _Reading, *, is_over: bool = True) -> Minute:
     # A process whose arrays could not be read is missing in one of the two: nothing is below nothing.
     outcomes = list(_grown(before.outcomes, after.outcomes))
     ttft, tpot = list(_grown(before.ttft, after.ttft)), list(_grown(before.tpot, after.tpot))
@@ -141,6 +142,7 @@ def _minute(begins: float, before: _Reading, after: _Reading) -> Minute:
         tpot_p99_seconds=histogram_quantile(_TPOT_BOUNDS, tpot, 0.99),
         hit_ratio=cached / known if known else None,
         hit_known_tokens=int(known),
+        is_over=is_over,
     )
 
 

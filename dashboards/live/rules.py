@@ -55,8 +55,10 @@ def gateway_findings(gateway: GatewayFacts, growth: Growth, now: float) -> Itera
         yield finding_of(Severity.NOTICE, "log_dropped", text, "Write log.path to a faster disk, or read the output faster.")
     strays = sum(gateway.unrouted.values())
     if missed := growth.of(("unrouted",), strays, now):
-        text = f"{count(missed, 'request')} reached no pool lately: unknown model, bad key or bad request"
-        yield finding_of(Severity.NOTICE, "unrouted", text, "See them in the list below: pool none.")
+        text = f"{count(missed, 'request')} reached no pool lately: unknown model, bad key, bad request or a limit of their key"
+        yield finding_of(
+            Severity.NOTICE, "unrouted", text, "The recent requests of pool none say which: on the live page, or in the log."
+        )
 
 
 def _processes(gateway: GatewayFacts, growth: Growth, now: float) -> Iterator[Finding]:
@@ -96,7 +98,7 @@ def pool_findings(pool: PoolView, growth: Growth, now: float) -> Iterator[Findin
     refused = pool.totals.outcomes.get("rejected", 0) + pool.totals.outcomes.get("worker_busy", 0)
     if grown := growth.of(("refused", pool.model, pool.pool), refused, now):
         text = f"{count(grown, 'request')} for {name} were refused lately"
-        advice = "See their reasons in the list below; a full queue or busy workers want more workers."
+        advice = "Their records have the reason; a full queue or busy workers want more workers."
         yield finding_of(Severity.WARNING, "refused", text, advice, pool)
     if pool.queued_requests:
         severity = Severity.WARNING if pool.queued_requests >= max(1, len(able)) else Severity.NOTICE
@@ -116,7 +118,7 @@ def _why_nobody(pool: PoolView) -> tuple[str, str]:
     workers = count(len(pool.workers), "worker")
     draining = sum(worker.state.code == "draining" for worker in pool.workers)
     if not draining:
-        advice = "Start workers, or see below why they are left out; requests for it are refused with 503."
+        advice = "Start workers, or look why each of them is left out; requests for it are refused with 503."
         return f"has none of its {workers} left", advice
     what = f"has none of its {workers} left: {draining} {'is' if draining == 1 else 'are'} draining"
     return what, "Resume one that is draining, or start others; requests for it are refused with 503."
@@ -141,8 +143,13 @@ _STATES = {
     ),
     "errors": (
         "gets no new requests: they fail, or no connection can be made",
-        "Look at its log, and at the failed requests below.",
+        "Look at its log, and at the records of its failed requests.",
     ),
+}
+
+_PASSING = {
+    "draining": ("is draining", "Remove it when it has no requests left, or resume it."),
+    "slow_start": ("comes back", "Nothing to do: it soon has its whole share."),
 }
 
 
@@ -155,8 +162,9 @@ def worker_findings(pool: PoolView, worker: WorkerView, growth: Growth, now: flo
         since = state.since_unix_seconds
         yield finding_of(Severity.WARNING, f"worker_{state.code}", capital(f"{name} {what}"), advice, pool, worker, since=since)
     elif state.code in ("draining", "slow_start"):
-        text = capital(f"{name} {'is draining' if state.code == 'draining' else 'comes back'}: {state.reason}")
-        yield finding_of(Severity.NOTICE, f"worker_{state.code}", text, "", pool, worker, since=state.since_unix_seconds)
+        what, advice = _PASSING[state.code]
+        text = capital(f"{name} {what}: {state.reason}")
+        yield finding_of(Severity.NOTICE, f"worker_{state.code}", text, advice, pool, worker, since=state.since_unix_seconds)
     if growth.of(("restarts", worker.worker), worker.restarts, now):
         text = capital(f"{name} was restarted: its prefix cache began empty")
         yield finding_of(Severity.NOTICE, "restarted", text, "Look at its log for why.", pool, worker)
@@ -166,14 +174,29 @@ def worker_findings(pool: PoolView, worker: WorkerView, growth: Growth, now: flo
         yield finding_of(
             Severity.WARNING, "facts", capital(f"{name} is {words.what}"), words.advice, pool, worker, cause="facts"
         )
+    attempts = growth.lately(("attempts", worker.worker), (worker.attempts, worker.attempts_busy, worker.attempts_failed), now)
     lately = worker.lately
     if lately.failed >= max(_LEAST_FAILED, _FAILED_RATIO * lately.requests):
         outcome = max(worker.outcomes, key=worker.outcomes.__getitem__, default="worker_error")
         words = OUTCOMES[outcome]
         text = f"{lately.failed} of {count(lately.requests, 'request')} at {name} failed lately, most because {words.what}"
         yield finding_of(Severity.WARNING, "failing", text, words.advice, pool, worker)
+    elif state.code not in _STATES:
+        yield from _in_vain(pool, worker, attempts)
     yield from _full(pool, worker, name)
     yield from _waiting(pool, worker, growth, now)
+
+
+def _in_vain(pool: PoolView, worker: WorkerView, attempts: Sequence[int]) -> Iterator[Finding]:
+    """Attempts that came to nothing though requests did not fail: all, busy and failed ones of lately."""
+    of_all, busy, failed = attempts
+    if busy + failed >= max(_LEAST_FAILED, _FAILED_RATIO * of_all):
+        ends = [f"{busy} busy (429 or 503)"] * bool(busy) + [f"{failed} failed"] * bool(failed)
+        text = (
+            f"{busy + failed} of {count(of_all, 'attempt')} at worker {worker.worker} came to nothing lately: {', '.join(ends)}"
+        )
+        advice = "Clients may not notice, as others are asked then: look at its log, and at what stands in front of it."
+        yield finding_of(Severity.NOTICE, "attempts", text, advice, pool, worker)
 
 
 def _full(pool: PoolView, worker: WorkerView, name: str) -> Iterator[Finding]:

@@ -155,6 +155,11 @@ def seconds(value: float) -> str:
     return f"{value / 3600:.0f} h"
 
 
+def how_long(value: float) -> str:
+    """For how long something has been so, in whole seconds, minutes or hours and never 0."""
+    return seconds(max(1.0, round(value)))
+
+
 def percent(ratio: float) -> str:
     """A share as people read it."""
     return f"{ratio * 100:.0f} %"

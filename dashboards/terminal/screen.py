@@ -17,8 +17,10 @@ from dashboards.live.finding import Finding
 from dashboards.live.findings import Headline
 from dashboards.live.fleet import GatewayFacts, KeyView, PoolView, WorkerView
 from dashboards.live.window import Figure, Sums
+from dashboards.live.words import how_long
 
 _STYLES = {"ok": "green", "notice": "cyan", "warning": "yellow", "critical": "bold red"}
+_STATES = {"silence": "silent", "errors": "failing", "slow_start": "coming back", "unknown": "not known yet"}
 _WELL = frozenset({"ok", "slow_start"})
 _MOST_FINDINGS = 5
 _UNKNOWN = Text("-", style="dim")
@@ -63,13 +65,15 @@ def _gateway(facts: GatewayFacts) -> Text:
 def _findings(fleet: Fleet) -> Iterator[Text]:
     for finding in fleet.findings[:_MOST_FINDINGS]:
         since = (
-            "" if finding.since_unix_seconds is None else f"  for {_ago(fleet.now_unix_seconds - finding.since_unix_seconds)}"
+            ""
+            if finding.since_unix_seconds is None
+            else f"  for {how_long(fleet.now_unix_seconds - finding.since_unix_seconds)}"
         )
         yield Text.assemble(
             ("● ", _STYLES.get(finding.severity, "")),
             _plain(finding.text),
             (since, "dim"),
-            (f"  → {_plain(finding.advice)}", "dim"),
+            (f"  → {_plain(finding.advice)}" if finding.advice else "", "dim"),
         )
     if (left := len(fleet.findings) - _MOST_FINDINGS) > 0:
         yield Text(f"  and {left} more", style="dim")
@@ -134,9 +138,9 @@ def _worker_cells(worker: WorkerView, now: float) -> list[Text]:
 
 def _state(worker: WorkerView, now: float) -> Text:
     state = worker.state
-    since = "" if state.since_unix_seconds is None else f" {_ago(now - state.since_unix_seconds)}"
+    since = "" if state.since_unix_seconds is None else f" {how_long(now - state.since_unix_seconds)}"
     style = "green" if state.code in _WELL else "yellow" if state.code in {"draining", "unknown"} else "bold red"
-    return Text.assemble((_plain(state.code), style), (since, "dim"))
+    return Text.assemble((_plain(_STATES.get(state.code, state.code)), style), (since, "dim"))
 
 
 def _figures(lately: Sums, ttft: Figure | None, hit_ratio: float | None, tpot: Figure | None) -> Iterable[Text]:
@@ -181,11 +185,6 @@ def _seconds(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.1f} s" if value >= 10 else f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
-
-
-def _ago(seconds: float) -> str:
-    whole = max(0, round(seconds))
-    return f"{whole} s" if whole < 120 else f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"
 
 
 def _plain(text: str) -> str:

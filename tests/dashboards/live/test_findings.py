@@ -28,6 +28,9 @@ def a_worker(name: str = "w-0", state: str = "ok", since: float | None = None, *
         "floor_beaten": 0,
         "restarts": 0,
         "scrape_failures": 0,
+        "attempts": 0,
+        "attempts_busy": 0,
+        "attempts_failed": 0,
         "lately": Sums(requests=100),
         "hit_ratio": None,
         "ttft": None,
@@ -363,6 +366,49 @@ def test_a_serving_process_that_ended_by_itself_is_told() -> None:
 
     text = "A serving process ended by itself and was started again: the requests that it had were cut off"
     assert told == [[], [("process_restarts", "warning", text)], []]
+
+
+@pytest.mark.parametrize(("state", "told"), [("draining", "worker_draining"), ("slow_start", "worker_slow_start")])
+def test_whatever_is_said_comes_with_what_to_do(state: str, told: str) -> None:
+    """An arrow in front of nothing helps nobody."""
+    found = next(each for each in found_in(a_view(a_pool(a_worker(state=state), a_worker("w-1")))) if each.kind == told)
+
+    assert found.advice
+
+
+def test_what_is_shown_in_a_terminal_too_points_at_no_list_of_the_page() -> None:
+    """`top` has workers and no requests."""
+    findings = Findings()
+    well = a_worker("w-1")
+    findings.look(a_view(a_pool(well)), [], Hour())
+
+    found = findings.look(
+        a_view(a_pool(a_worker(state="errors"), well, rejected=3), unrouted={"rejected": 2}, now=1001.0), [], Hour()
+    )
+
+    assert {"unrouted", "refused", "worker_errors"} <= {each.kind for each in found}
+    assert not [each.advice for each in found if "list" in each.advice or "below" in each.advice]
+    assert "a limit of their key" in next(each.text for each in found if each.kind == "unrouted")
+
+
+def test_attempts_that_other_workers_made_good_are_told() -> None:
+    """Clients see nothing of it, and half of what a worker is asked comes to nothing; what was long ago is no news."""
+    findings = Findings()
+    tried = [(0.0, 500, 90, 10), (5.0, 600, 110, 18), (61.0, 600, 110, 18), (122.0, 600, 110, 18), (260.0, 700, 112, 18)]
+    told = [
+        [
+            (each.kind, each.severity, each.text)
+            for each in findings.look(
+                a_view(a_pool(a_worker(attempts=of_all, attempts_busy=busy, attempts_failed=failed), a_worker("w-1")), now=now),
+                [],
+                Hour(),
+            )
+        ]
+        for now, of_all, busy, failed in tried
+    ]
+
+    one = ("attempts", "notice", "28 of 100 attempts at worker w-0 came to nothing lately: 20 busy (429 or 503), 8 failed")
+    assert told == [[], [one], [one], [], []]
 
 
 def test_refusals_and_beaten_floors_are_told_while_they_happen() -> None:

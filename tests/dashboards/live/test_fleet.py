@@ -64,6 +64,24 @@ def test_loads_add_up_over_processes() -> None:
     assert (pool.in_flight_requests, pool.hardware) == (5, "h100-sxm")
 
 
+def test_attempts_are_told_by_what_came_of_them() -> None:
+    """Stale connections and clients that left are nobody's fault."""
+    counts = {
+        "answered": 50.0,
+        "busy": 7.0,
+        "failed": 2.0,
+        "silent": 1.0,
+        "connect_failed": 1.0,
+        "stale": 9.0,
+        "abandoned": 30.0,
+    }
+    cells = {worker_cell(1, "ridgeline_attempts_total", result=result): count for result, count in counts.items()}
+
+    worker = view_of(serving=[cells, cells]).pools[0].workers[1]
+
+    assert (worker.attempts, worker.attempts_busy, worker.attempts_failed) == (122, 14, 8)
+
+
 def test_the_gateway_says_what_became_of_its_configuration_and_processes() -> None:
     """As control's gauges have it; nothing known is nothing wrong."""
     refused = slot("ridgeline_configuration_refused")

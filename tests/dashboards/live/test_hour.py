@@ -62,6 +62,7 @@ def test_a_minute_is_what_counters_grew_by() -> None:
     assert whole.ttft_p50_seconds is not None
     assert lower < whole.ttft_p50_seconds < upper
     assert (current.begins_unix_seconds, current.requests, current.hit_ratio, current.tpot_p50_seconds) == (60.0, 1, None, None)
+    assert (whole.is_over, current.is_over) == (True, False)
     assert list(hour.of("m", "default")) == [whole]
 
 

@@ -39,7 +39,7 @@ def test_a_worker_is_shown_with_state_figures_and_cause():
     line = line_of(drawn(screen(a_fleet(worker), most_workers=9)), "short-1")
 
     for word in (
-        "silence 40 s",
+        "silent 40 s",
         "1,200",
         "500 ms",
         "1.50 s",
@@ -83,6 +83,16 @@ def test_findings_say_since_when_and_what_to_do():
     assert "short-1 is full  for 3 min  → add workers" in text
     assert "and 2 more" in text
     assert text.count("→") == 5
+
+
+def test_a_finding_without_advice_has_no_arrow():
+    """And it is as old as the headline says."""
+    finding = {"kind": "x", "severity": "notice", "text": "short-1 is odd", "advice": "", "since_unix_seconds": NOW - 479}
+
+    text = drawn(screen(a_fleet(a_worker(), findings=(finding,)), most_workers=9))
+
+    assert "short-1 is odd  for 8 min" in text
+    assert "→" not in text
 
 
 def test_names_cannot_command_the_terminal():
