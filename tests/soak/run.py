@@ -28,6 +28,7 @@ _CHAT = "/v1/chat/completions"
 _PROCESSES = 2
 _SHORT_TOKENS = 8_000  # the bound between the pools
 _SAMPLES = 300  # in a run, at most
+_IDLE_SECONDS = 8.0  # longer than connections to workers are kept
 _QUIET_SECONDS = 15.0  # in which everything has to come to rest
 
 
@@ -103,7 +104,7 @@ async def run_soak(
                 *balance(books),
                 _leaks(gateway, metrics),
             ]
-            idle = await idle_descriptors(gateway, before, _QUIET_SECONDS)
+            idle = await idle_descriptors(gateway, before, _IDLE_SECONDS)
             found.append(
                 Soaked(
                     seconds=seconds,

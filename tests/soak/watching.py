@@ -131,7 +131,7 @@ async def idle_descriptors(gateway: Gateway, before: Sequence[Sample], within_se
             )
             for one in before
         ]
-        if all(one.is_flat for one in found) or time.monotonic() > ends_at:
+        if all(one.later <= one.earlier for one in found) or time.monotonic() > ends_at:
             return found
         await asyncio.sleep(0.5)
 
