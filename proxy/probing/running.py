@@ -16,6 +16,7 @@ from proxy.probing.endpoint import Endpoint, ProbeError
 from proxy.probing.prompts import PromptMaker, learned, words_text
 
 _WATCH_SECONDS = 0.25
+_NO_PAGE = frozenset({401, 403, 404, 405, 410})
 _MOST_PAGE_BYTES = 4 * 1024 * 1024
 _CALIBRATING_WORDS = (64, 512)
 
@@ -53,13 +54,15 @@ class Watch:
         return f"<Watch {self._url} {self._peak}>"
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look until cancelled, or until it is said that there is no page, which a gateway would count as a wrong request."""
         while True:
-            await self.look()
+            status = await self.look()
+            if status in _NO_PAGE and not self.is_told:
+                return
             await asyncio.sleep(_WATCH_SECONDS)
 
-    async def look(self) -> None:
-        """Once."""
+    async def look(self) -> int | None:
+        """Once. Returns the status of the answer; ``None`` if there was no whole one."""
         try:
             async with self._session.get(self._url, timeout=aiohttp.ClientTimeout(total=5.0)) as response:
                 page = await response.content.read(_MOST_PAGE_BYTES) if response.status == 200 else b""
@@ -69,10 +72,10 @@ class Watch:
                         break
                     page += piece
         except (aiohttp.ClientError, TimeoutError):
-            return
+            return None
         found = scan_page(page)
         if found is None:
-            return
+            return response.status
         self.is_told = True
         self.kv_tokens = found.kv_tokens or self.kv_tokens
         self._peak = WorkerFigures(
@@ -80,6 +83,7 @@ class Watch:
             waiting=_larger(self._peak.waiting, found.waiting),
             kv_usage_ratio=_larger(self._peak.kv_usage_ratio, found.kv_usage_ratio),
         )
+        return response.status
 
     def take(self) -> WorkerFigures:
         """The largest figures since the last call."""
