@@ -124,6 +124,10 @@ def top(
     url: Annotated[
         str, typer.Option(help="Base URL of the gateway's admin listener.", metavar="URL")
     ] = "http://127.0.0.1:8081",
+    ca: Annotated[
+        Path | None,
+        typer.Option(help="Certificates that an https:// URL is trusted by, else the system's.", metavar="FILE"),
+    ] = None,
     every: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two looks.", metavar="SECONDS")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print once and end; so it is when the output is no terminal.")] = False,
 ) -> None:
@@ -134,7 +138,7 @@ def top(
 
     console = Console() if sys.stdout.isatty() else Console(width=200)
     token = os.environ.get("RIDGELINE_ADMIN_TOKEN") or None
-    raise typer.Exit(watch(url, token, every_seconds=every, once=once or not sys.stdout.isatty(), console=console))
+    raise typer.Exit(watch(url, token, ca, every_seconds=every, once=once or not sys.stdout.isatty(), console=console))
 
 
 app.command()(plan)

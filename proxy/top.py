@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 
 import msgspec
@@ -28,31 +30,45 @@ class Unseen:
     text: str
 
 
-def top(url: str, token: str | None, *, every_seconds: float, once: bool, console: Console) -> int:
-    """Show the fleet until interrupted, or once. Returns the exit status: 1 when it was to be shown once and could not be."""
+def top(url: str, token: str | None, ca: Path | None, *, every_seconds: float, once: bool, console: Console) -> int:
+    """Show the fleet until interrupted, or once. Returns the exit status: 1 when it was to be shown once and could not be,
+    2 when the file of ``ca`` is none of certificates."""
+    try:
+        trust = True if ca is None else ssl.create_default_context(cafile=ca)
+    except (OSError, ValueError) as error:
+        reason = (
+            "it holds no certificate in PEM" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or error
+        )
+        _complain(f"--ca {plain(str(ca))}: {reason}; name the file of the CA that signed the certificate of admin_tls")
+        return 2
     if once:
-        seen = asyncio.run(_look_once(url, token))
+        seen = asyncio.run(_look_once(url, token, trust))
         if isinstance(seen, Unseen):
-            Console(stderr=True, soft_wrap=True).print(seen.text, markup=False, highlight=False)
+            _complain(seen.text)
             return 1
         console.print(screen(seen, most_workers=10_000))
         return 0
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_watch(url, token, every_seconds, console))
+        asyncio.run(_watch(url, token, trust, every_seconds, console))
     return 0
 
 
-async def _look_once(url: str, token: str | None) -> Fleet | Unseen:
+def _complain(text: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(text, markup=False, highlight=False)
+
+
+async def _look_once(url: str, token: str | None, trust: ssl.SSLContext | bool) -> Fleet | Unseen:
     async with open_session() as session:
-        return fleet_of(await ask(session, url.rstrip("/") + "/api/fleet", _PATIENCE_SECONDS, key=token), url)
+        reply = await ask(session, url.rstrip("/") + "/api/fleet", _PATIENCE_SECONDS, key=token, tls=trust)
+        return fleet_of(reply, url)
 
 
-async def _watch(url: str, token: str | None, every_seconds: float, console: Console) -> None:
+async def _watch(url: str, token: str | None, trust: ssl.SSLContext | bool, every_seconds: float, console: Console) -> None:
     drawing = Drawing(lambda: console.height - _LINES_AROUND)
     async with open_session() as session:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                reply = await ask(session, url.rstrip("/") + "/api/fleet", _PATIENCE_SECONDS, key=token)
+                reply = await ask(session, url.rstrip("/") + "/api/fleet", _PATIENCE_SECONDS, key=token, tls=trust)
                 live.update(drawing.next(fleet_of(reply, url), monotonic()), refresh=True)
                 await asyncio.sleep(every_seconds)
 
@@ -83,6 +99,13 @@ class Drawing:
 def fleet_of(reply: Answer | Failure, url: str) -> Fleet | Unseen:
     """The fleet in an answer, or why there is none and what to do about it."""
     where = plain(url)
+    if reply is Failure.UNTRUSTED:
+        return Unseen(
+            f"the certificate at {where} is not trusted for that name: name the file of its CA with --ca FILE, "
+            "and a host that the certificate names with --url"
+        )
+    if reply is Failure.BROKEN and url.lower().startswith("http://"):
+        return Unseen(f"{where} does not answer in plain HTTP: with admin_tls its URL begins with https://; --url")
     if isinstance(reply, Failure):
         return Unseen(
             f"no gateway answers at {where} ({reply.name.lower()}): is it running, and is this its admin_listen? --url"

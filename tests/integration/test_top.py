@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.certificates import Authority
 from tests.integration.gateway import ROOT, running_gateway
 from tests.integration.scripted_worker import ScriptedWorker
 
@@ -47,3 +49,34 @@ async def test_it_says_that_nobody_is_there() -> None:
 
     assert (status, out) == (1, "")
     assert "no gateway answers at http://127.0.0.1:1 (refused)" in err
+
+
+async def test_it_asks_by_tls_and_says_what_is_lacking(tmp_path: Path) -> None:
+    """With the CA of the certificate it shows the fleet; without it, and without TLS, it says what to write."""
+    ca = Authority(tmp_path)
+    certificate, key = ca.issue("admin", "127.0.0.1")
+    tls = {"certificate": str(certificate), "key": str(key)}
+    async with ScriptedWorker() as worker, running_gateway({"admin_tls": tls}, workers=[worker.url]) as gateway:
+        url = gateway.admin_url
+        assert url.startswith("https://")
+        status, out, err = await run("--url", url, "--ca", str(ca.file))
+        assert (status, err) == (0, "")
+        assert "1 of 1 serving" in out
+        status, out, err = await run("--url", url)
+        assert (status, out) == (1, "")
+        assert "--ca FILE" in err
+        status, out, err = await run("--url", url.replace("https://", "http://"))
+        assert (status, out) == (1, "")
+        assert "https://" in err
+
+
+async def test_a_file_that_is_no_ca_is_named(tmp_path: Path) -> None:
+    """Before anything is asked."""
+    empty = tmp_path / "empty.crt"
+    empty.write_text("")
+    for file, said in ((empty, "holds no certificate"), (tmp_path / "missing.crt", "No such file")):
+        status, out, err = await run("--ca", str(file))
+
+        assert (status, out) == (2, "")
+        assert f"--ca {file}" in err
+        assert said in err
