@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import chain
 from time import monotonic, process_time, time
 from typing import TypeVar
 
@@ -174,7 +175,8 @@ class LiveFeed:
     async def _send(self, response: web.StreamResponse, request: web.Request) -> None:
         piece = b"retry: %d\n\n" % _RETRY_MILLISECONDS + _event(b"fleet", await self.fleet()) + _event(b"hour", self.hour())
         told = self._rows_between[1]
-        piece += _event(b"records", self._encoded(self.window.newest(_ROWS, until=told)))
+        newest = list(self.window.newest(_ROWS, until=told))
+        piece += _event(b"records", self._encoded(chain(newest, self.window.odd(until=told - len(newest)))))
         news = self._news
         is_let_in: Callable[[], bool] = request.get(STILL_LET_IN, lambda: True)
         while not self._is_closing and is_let_in():

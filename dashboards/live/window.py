@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from operator import add
 
 import msgspec
@@ -16,6 +17,8 @@ import msgspec
 from telemetry.record import Outcome, RequestRecord
 
 KEPT_RECORDS = 500
+KEPT_ODD = 200
+"""Of those that failed or deviated so many are kept, also when more others have come since."""
 HALF_SECONDS = 60.0
 _RATIO = 1.25
 _LEAST_SECONDS = 0.00025
@@ -144,6 +147,7 @@ class Window:
     def __init__(self) -> None:
         self.taken = 0  # records so far
         self._recent: deque[RequestRecord] = deque(maxlen=KEPT_RECORDS)
+        self._odd: deque[tuple[int, RequestRecord]] = deque(maxlen=KEPT_ODD)  # with how many had come by then
         self._workers: dict[str, _Lately] = {}
         self._turned_at: float | None = None
 
@@ -155,6 +159,8 @@ class Window:
         for record in records:
             self.taken += 1
             self._recent.append(record)
+            if record.deviations or record.outcome not in _NOT_FAILED:
+                self._odd.append((self.taken, record))
             if record.worker is None:
                 continue
             lately = self._workers.get(record.worker)
@@ -194,9 +200,14 @@ class Window:
         for index in range(skipped + 1, last + 1):
             yield self._recent[-index]
 
+    def odd(self, until: int) -> Iterator[RequestRecord]:
+        """Those that failed or deviated among the first so many records, newest first, as far as they are kept."""
+        return (record for number, record in reversed(self._odd) if number <= until)
+
     def find(self, request_id: str) -> RequestRecord | None:
         """The newest record of this request, if it is still kept."""
-        return next((record for record in reversed(self._recent) if record.request_id == request_id), None)
+        kept = chain(reversed(self._recent), self.odd(self.taken))
+        return next((record for record in kept if record.request_id == request_id), None)
 
 
 def _count(half: _Half, record: RequestRecord) -> None:

@@ -126,6 +126,19 @@ async def test_a_viewer_gets_the_fleet_and_what_ends(page):
     assert [row["id"] for row in last[1][1]] == ["r-4"]
 
 
+async def test_a_viewer_gets_what_went_wrong_before_the_newest(page):
+    """Behind the newest requests come older ones that failed or deviated, and none twice."""
+    page.feed.take([a_record("old"), a_record("cut", outcome=Outcome.TRUNCATED)])
+    page.feed.take([a_record(f"r-{number}", deviations=("ttft",) if number == 149 else ()) for number in range(150)])
+
+    async with page.client.get("/api/stream") as answer:
+        await next_event(answer)
+        await next_event(answer)
+        _, rows = await next_event(answer)
+
+    assert [row["id"] for row in rows] == [*(f"r-{number}" for number in range(149, 49, -1)), "cut"]
+
+
 async def test_text_that_is_no_text_costs_no_other_record(page):
     """A lone surrogate out of some worker's answer appears as its escape."""
     page.feed.take([a_record("r-1"), a_record("r-2", fault="\ud800")])

@@ -40,7 +40,7 @@ const handlers = {
     showHour(hours, fleet);
   },
   records(fresh) {
-    take(fresh, isFirst);
+    take(fresh);
     offerOutcomes(allRows());
     showRequests();
     if (isFirst && wantedRequest()) openWhy(allRows().find((row) => row.id === wantedRequest()) ?? { id: wantedRequest(), time: 0, model: "–", pool: "–", endpoint: "–" }, null);

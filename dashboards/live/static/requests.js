@@ -6,7 +6,9 @@ import { clock, count, percent, seconds, short, UNKNOWN, words } from "./format.
 import { scaleOf, STEP_NAMES, STEPS, total, waterfall } from "./plots.js";
 
 const KEPT = 500;
+const KEPT_ODD = 200; // of those that failed or deviated, also when more others have come since
 const RARE = ["stage", "fetch"]; // in the legend once there are any
+const NOT_FAILED = ["client_gone", "client_error", "rejected", "shutdown"];
 const STEP = 40; // rows shown at first, and more at each wish
 
 let rows = []; // newest first
@@ -17,13 +19,17 @@ let chosenId = null;
 let scale = 0;
 let most = STEP;
 
-export function take(fresh, isFirst) {
+export function take(fresh) {
   const known = new Set(fresh.map((row) => row.id + row.time));
   rows = [...fresh, ...rows.filter((row) => !known.has(row.id + row.time))];
-  if (!isFirst) rows.sort((a, b) => b.time - a.time);
-  rows.length = Math.min(rows.length, KEPT);
+  rows.sort((a, b) => b.time - a.time);
+  rows = [...rows.slice(0, KEPT), ...rows.slice(KEPT).filter(isOdd).slice(0, KEPT_ODD)];
   const kept = new Set(rows);
   for (const row of elements.keys()) if (!kept.has(row) && !(paused ?? []).includes(row)) elements.delete(row);
+}
+
+function isOdd(row) {
+  return row.deviations.length > 0 || !["ok", ...NOT_FAILED].includes(row.outcome);
 }
 
 export function allRows() {
@@ -36,7 +42,7 @@ function hit(row) {
 
 function outcomeOf(row) {
   const isSlow = row.deviations.length > 0;
-  const kind = row.outcome === "ok" ? (isSlow ? "slow" : "ok") : ["client_gone", "client_error", "rejected", "shutdown"].includes(row.outcome) ? "other" : "bad";
+  const kind = row.outcome === "ok" ? (isSlow ? "slow" : "ok") : NOT_FAILED.includes(row.outcome) ? "other" : "bad";
   const cause = row.causes[0]?.[0] ?? "";
   const text = row.outcome !== "ok" ? words(row.outcome) : !isSlow ? "ok" : cause === "facts" ? "too fast" : `slow: ${words(cause)}`;
   return h("span", { class: `outcome ${kind}` }, text, row.outcome !== "ok" && row.reason ? h("small", null, words(row.reason)) : null);

@@ -394,7 +394,10 @@ def test_what_is_shown_in_a_terminal_too_points_at_no_list_of_the_page() -> None
 def test_attempts_that_other_workers_made_good_are_told() -> None:
     """Clients see nothing of it, and half of what a worker is asked comes to nothing; what was long ago is no news."""
     findings = Findings()
-    tried = [(0.0, 500, 90, 10), (5.0, 600, 110, 18), (61.0, 600, 110, 18), (122.0, 600, 110, 18), (260.0, 700, 112, 18)]
+    tried = [
+        *((0.0, 500, 90, 10), (5.0, 600, 110, 18), (61.0, 600, 110, 18)),
+        *((100.0, 700, 110, 28), (122.0, 700, 110, 28), (260.0, 800, 112, 28)),
+    ]
     told = [
         [
             (each.kind, each.severity, each.text)
@@ -408,7 +411,9 @@ def test_attempts_that_other_workers_made_good_are_told() -> None:
     ]
 
     one = ("attempts", "notice", "28 of 100 attempts at worker w-0 came to nothing lately: 20 busy (429 or 503), 8 failed")
-    assert told == [[], [one], [one], [], []]
+    both = (*one[:2], "38 of 200 attempts at worker w-0 came to nothing lately: 20 busy (429 or 503), 18 failed")
+    other = (*one[:2], "10 of 100 attempts at worker w-0 came to nothing lately: 10 failed")
+    assert told == [[], [one], [one], [both], [other], []]
 
 
 def test_refusals_and_beaten_floors_are_told_while_they_happen() -> None:

@@ -7,7 +7,7 @@ from time import process_time
 
 import pytest
 
-from dashboards.live.window import BOUNDS, HALF_SECONDS, KEPT_RECORDS, Window
+from dashboards.live.window import BOUNDS, HALF_SECONDS, KEPT_ODD, KEPT_RECORDS, Window
 from telemetry.record import Cause, Outcome, RequestRecord
 from tests.dashboards.live.requests_made import a_record
 
@@ -116,6 +116,19 @@ def test_only_the_newest_are_kept() -> None:
     assert list(window.newest(9, after=taken)) == []
     assert window.find("r-9") is None
     assert window.find("r-10") is not None
+
+
+def test_those_that_failed_or_deviated_are_kept_for_longer() -> None:
+    """They are what is looked for some minutes later, when many others have come."""
+    deviating, failed = a_record("far-off", deviations=("ttft",)), a_record("cut", outcome=Outcome.TRUNCATED)
+    window = a_window(a_record("fine"), deviating, failed, *(a_record() for _ in range(KEPT_RECORDS)))
+
+    assert (window.find("fine"), window.find("far-off"), window.find("cut")) == (None, deviating, failed)
+    assert list(window.odd(until=window.taken - KEPT_RECORDS)) == [failed, deviating]
+    assert list(window.odd(until=2)) == [deviating]
+
+    window.take([a_record(deviations=("tpot",))] * KEPT_ODD)
+    assert (window.find("cut"), len(list(window.odd(until=window.taken)))) == (None, KEPT_ODD)
 
 
 def test_workers_that_are_gone_are_forgotten() -> None:
