@@ -5,10 +5,11 @@ Names and texts come from configurations and workers: what a terminal would take
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 import msgspec
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,7 @@ _STYLES = {"ok": "green", "notice": "cyan", "warning": "yellow", "critical": "bo
 _STATES = {"silence": "silent", "errors": "failing", "slow_start": "coming back", "unknown": "not known yet"}
 _WELL = frozenset({"ok", "slow_start"})
 _MOST_FINDINGS = 5
+_ANY_WIDTH = 10_000
 _UNKNOWN = Text("-", style="dim")
 
 
@@ -80,27 +82,52 @@ def _findings(fleet: Fleet) -> Iterator[Text]:
 
 
 _COLUMNS = (
-    *("requests", "failed", "TTFT p50", "p99", "expected", "hit", "TPOT p50", "p99", "expected", "attained"),
-    *("in flight", "running", "waiting", "KV", "mostly"),
+    *("pool / worker", "state", "requests", "failed", "TTFT p50", "p99", "expected", "hit", "TPOT p50", "p99", "expected"),
+    *("attained", "in flight", "running", "waiting", "KV", "mostly"),
 )
+_LEFT_ALIGNED = frozenset({"pool / worker", "state", "mostly"})
+# Places of the columns that a narrow terminal has no room for, the least missed one first.
+_LEAST_MISSED = (10, 6, 9, 12, 5, 13, 2, 7, 15, 14, 16, 11)
 
 
-def _table(fleet: Fleet, most_workers: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
-    table.add_column("pool / worker", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name == "mostly" else "right", no_wrap=True)
+class _Fitting:
+    """A table that leaves out whole columns until it fits; names and states are never left out."""
+
+    def __init__(self, rows: Sequence[tuple[Sequence[Text], str]]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        wide = options.update(width=_ANY_WIDTH, max_width=_ANY_WIDTH)
+        left_out: set[int] = set()
+        for place in (None, *_LEAST_MISSED):
+            if place is not None:
+                left_out.add(place)
+            table = self._table(left_out)
+            if Measurement.get(console, wide, table).maximum <= options.max_width:
+                break
+        yield table
+
+    def _table(self, left_out: Set[int]) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
+        for place, name in enumerate(_COLUMNS):
+            if place not in left_out:
+                table.add_column(name, justify="left" if name in _LEFT_ALIGNED else "right", no_wrap=True)
+        for cells, style in self._rows:
+            table.add_row(*(cell for place, cell in enumerate(cells) if place not in left_out), style=style)
+        return table
+
+
+def _table(fleet: Fleet, most_workers: int) -> _Fitting:
+    rows: list[tuple[Sequence[Text], str]] = []
     left = most_workers
     for pool in fleet.pools:
-        table.add_row(*_pool_cells(pool), style="bold")
+        rows.append((_pool_cells(pool), "bold"))
         shown = sorted(pool.workers, key=_trouble)[: max(left, 0)]
-        for worker in shown:
-            table.add_row(*_worker_cells(worker, fleet.now_unix_seconds))
+        rows += [(_worker_cells(worker, fleet.now_unix_seconds), "") for worker in shown]
         left -= len(shown)
         if hidden := len(pool.workers) - len(shown):
-            table.add_row(Text(f"  and {hidden} more", style="dim"))
-    return table
+            rows.append(([Text(f"  and {hidden} more", style="dim")], ""))
+    return _Fitting(rows)
 
 
 def _trouble(worker: WorkerView) -> tuple[bool, float, str]:

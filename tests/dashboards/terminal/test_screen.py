@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console, RenderableType
 
 from dashboards.terminal.screen import screen
@@ -83,6 +84,27 @@ def test_findings_say_since_when_and_what_to_do():
     assert "short-1 is full  for 3 min  → add workers" in text
     assert "and 2 more" in text
     assert text.count("→") == 5
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 130, 200])
+def test_a_narrow_terminal_gets_fewer_columns_and_no_cut_ones(width: int):
+    """Those that are least missed go first; a name, a state, failures and medians are there at any width."""
+    worker = a_worker(
+        code="slow_start",
+        ttft=a_figure(0.5),
+        tpot=a_figure(0.02, attained=0.4),
+        hit_ratio=0.62,
+        lately={"requests": 1200, "failed": 2},
+        causes={"slower_than_peers": 5},
+    )
+
+    text = drawn(screen(a_fleet(worker, a_worker("w-1")), most_workers=9), width)
+
+    head, _, line, _ = text.splitlines()[-4:]
+    assert "…" not in head + line
+    assert [word for word in ("short-1", "coming back 40 s", "500 ms", "20 ms") if word not in line] == []
+    assert ("failed" in head, "slower than peers (5)" in line) == (True, width >= 100)
+    assert ("expected" in head) == (width == 200)
 
 
 def test_a_finding_without_advice_has_no_arrow():
