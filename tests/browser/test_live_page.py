@@ -330,3 +330,40 @@ async def test_a_prompt_from_a_prefill_stage_is_shown_as_such(browser: Browser) 
         await expect(told).to_contain_text(re.compile(rf"It computed the prompt, .*\({re.escape(name)}\), in 3\d\d ms"))
         await expect(page.locator("#why .parts")).to_contain_text(re.compile("prefill stage.*KV transfer", re.DOTALL))
         await page.context.close()
+
+
+async def test_what_went_wrong_stays_behind_the_newest_requests(look: Look) -> None:
+    """As many others as are kept have come since; what went well is gone."""
+    page = await look()
+
+    kept = await page.evaluate(
+        """async () => {
+            const { allRows, take } = await import("/live/requests.js");
+            const row = (id, time, outcome, deviations) => ({ id, time, outcome, deviations, causes: [], parts: [] });
+            take([row("fine", 3, "ok", []), row("cut", 2, "truncated", []), row("slow", 1, "ok", ["ttft"])]);
+            take(Array.from({ length: 500 }, (_, number) => row(`r-${number}`, 1e10 + number, "ok", [])));
+            return allRows().map((each) => each.id);
+        }"""
+    )
+
+    assert (kept[0], kept[499:]) == ("r-499", ["r-0", "cut", "slow"])
+
+
+async def test_a_minute_that_goes_on_is_no_fall_of_the_requests(look: Look) -> None:
+    """What adds up ends with the last whole minute, what is measured goes up to now."""
+    page = await look()
+
+    keys = await page.evaluate(
+        """async () => {
+            const { showHour } = await import("/live/hour.js");
+            const minute = (begins, requests, ttft, is_over) => ({
+                begins_unix_seconds: begins, requests, failed: 0, deviations: 0, completion_tokens: 10 * requests, is_over,
+                ttft_p50_seconds: ttft, ttft_p99_seconds: ttft, tpot_p50_seconds: ttft, tpot_p99_seconds: ttft, hit_ratio: 0.5,
+            });
+            const minutes = [minute(0, 70, 1, true), minute(60, 80, 1, true), minute(120, 3, 2, false)];
+            showHour([{ model: "m", pool: "p", minutes }]);
+            return [...document.querySelectorAll("#hours .chart-key")].map((each) => each.textContent.trim());
+        }"""
+    )
+
+    assert {"all 80", "tokens 800", "median 2 s"} <= set(keys)
