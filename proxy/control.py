@@ -40,7 +40,7 @@ from proxy.guiding import Guide
 from proxy.judging import Judge
 from proxy.learning import TokenAdviser
 from proxy.leasing import Leasing, LimitStore
-from proxy.listener import bound_address, open_listener
+from proxy.listener import bound_address, listen_fault, open_listener
 from proxy.live import LiveFeed
 from proxy.model_lengths import ModelLengths
 from proxy.notices import notice
@@ -259,7 +259,7 @@ def _listen(setting: str, address: str) -> socket.socket:
     try:
         return open_listener(address)
     except OSError as error:
-        raise CannotStartError(f"cannot listen on {address} ({setting}): {error.strerror}") from error
+        raise CannotStartError(listen_fault(setting, address, error)) from error
 
 
 async def _watch_lag(fleet: Fleet, file: Path) -> None:

@@ -26,7 +26,7 @@ from proxy.asking import ask, in_thread, open_session
 from proxy.config import Config, ConfigError, load_config
 from proxy.config_checks import LISTENERS, warnings_of
 from proxy.finding import Finding, Severity, exit_status
-from proxy.findings import find
+from proxy.findings import find, is_other_gateway
 from proxy.listener import open_listener
 from proxy.observations import (
     Answer,
@@ -320,6 +320,8 @@ def _print_table(console: Console, seen: Observations, findings: tuple[Finding, 
     summary = _summary(seen)
     gateway = summary["gateway"]
     running = f"running, {gateway['serving_processes']} serving" if gateway["version"] else "running"
+    if is_other_gateway(seen):
+        running = f"another one is {running}"
     say(f"gateway: {running if gateway['is_running'] else 'not running'}")
     say(f"workers: {summary['workers_that_answered']} of {summary['workers']} answer")
     if findings:

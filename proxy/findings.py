@@ -13,6 +13,8 @@ from proxy.observations import Answer, Observations, WorkerSeen, listing, plain,
 
 LEAST_FILE_LIMIT = 4096
 
+_SHOWN_MODELS = 8  # of a gateway, as long as they may be
+
 
 def find(seen: Observations) -> tuple[Finding, ...]:
     """Everything found, worst first. What is said in the same words of several subjects is one finding."""
@@ -99,6 +101,12 @@ def _gateway(seen: Observations, troubled: set[str]) -> Iterator[Finding]:
     if state.log_lines_dropped:
         wrong = f"{state.log_lines_dropped} lines of the request log were lost"
         yield warning("log_lost", "gateway", wrong, "write log.path to a faster disk, or read its standard output faster")
+    if is_other_gateway(seen):
+        models = ", ".join(plain(name) for name in list(dict.fromkeys(pool.model for pool in state.pools))[:_SHOWN_MODELS])
+        wrong = f"what answers at admin_listen has none of this file's models but {models}: it was started with another file"
+        mend = "name that file with --config; if it is this one, which has changed, send SIGHUP to the supervisor"
+        yield warning("other_gateway", "gateway", wrong, f"{mend} and read its standard error")
+        return
     states = {worker.worker: worker for pool in state.pools for worker in pool.workers}
     for worker in seen.workers:
         known = states.get(worker.target.worker)
@@ -108,6 +116,14 @@ def _gateway(seen: Observations, troubled: set[str]) -> Iterator[Finding]:
         elif known.is_up is False and worker.target.worker not in troubled:
             wrong = "the gateway says it is down, and it answers here"
             yield warning("worker_down", shown_name(worker), wrong, "look again in 10 s; then at the network between the two")
+
+
+def is_other_gateway(seen: Observations) -> bool:
+    """Whether the gateway that answers has none of the models whose workers were looked at."""
+    state = read_state(seen.gateway.state)
+    if state is None or not state.pools or not seen.workers:
+        return False
+    return {pool.model for pool in state.pools}.isdisjoint(worker.target.model for worker in seen.workers)
 
 
 def _not_running(seen: Observations) -> Iterator[Finding]:

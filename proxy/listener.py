@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 
@@ -39,6 +40,13 @@ def open_listener(address: str, *, is_shared: bool = False) -> socket.socket:
         if error.errno is None:
             raise
         raise OSError(error.errno, os.strerror(error.errno)) from None  # the library's text repeats the address
+
+
+def listen_fault(setting: str, address: str, error: OSError) -> str:
+    """What to tell the operator of a listener that could not be had."""
+    first = "end the program that has it, or " if error.errno == errno.EADDRINUSE else ""
+    mend = f"{first}set {setting} to {'another' if first else 'an'} address and port of this machine"
+    return f"cannot listen on {address} ({setting}): {error.strerror}; {mend}"
 
 
 def bound_address(listener: socket.socket) -> str:

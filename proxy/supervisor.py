@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from proxy.listener import bound_address, open_listeners
+from proxy.listener import bound_address, listen_fault, open_listeners
 from proxy.notices import notice
 from proxy.rundir import CONTROL_ADDRESSES, PROCESSES, STOPPING_MARK, RunDirectory, serving_cells
 from proxy.systemd import READY, STOPPING, tell_systemd
@@ -321,7 +321,7 @@ def main() -> int:
     try:
         listeners = open_listeners(options.listen, options.processes)
     except OSError as error:
-        notice("ERROR", f"cannot listen on {options.listen}: {error.strerror}")
+        notice("ERROR", listen_fault("listen", options.listen, error))
         return EXIT_CANNOT_START
     try:
         supervisor = Supervisor(

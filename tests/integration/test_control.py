@@ -351,7 +351,8 @@ async def test_address_in_use_is_one_line_and_a_configuration_fault() -> None:
             await second.start()
             assert await second.ended() == 78
             second.leave_alone()
-            assert f"ERROR cannot listen on {first.admin} (admin_listen): Address already in use\n" in second.errors
+            said = f"ERROR cannot listen on {first.admin} (admin_listen): Address already in use; end the program that"
+            assert said in second.errors
             assert second.errors.count("\n") == 1
 
 

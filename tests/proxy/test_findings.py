@@ -238,6 +238,21 @@ def test_the_gateway_and_its_surroundings(change, code, severity):
     assert found in ({}, {"gateway_not_running": HINT})
 
 
+def test_a_gateway_of_another_file_is_told_as_such():
+    """It has none of the file's models: that its workers are not in force there says nothing more."""
+    other = a_page(
+        version="1",
+        serving_processes=1,
+        pools=[{"model": name, "pool": "p", "workers": []} for name in ("llama", "qwen", "llama")],
+    )
+    seen = replace(ALL_WELL, gateway=replace(RUNNING, state=other))
+
+    found = found_of("other_gateway", seen)
+    assert codes(seen) == {"other_gateway": WARNING}
+    assert "llama, qwen" in found.wrong
+    assert "SIGHUP" in found.mend
+
+
 def test_a_grace_period_that_is_enough():
     """Draining and ending within the grace period are no fault, and without a grace period nothing is said."""
     seen = replace(ALL_WELL, drain_seconds=120.0, ending_seconds=10.0)

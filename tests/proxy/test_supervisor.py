@@ -293,7 +293,10 @@ def test_address_in_use_is_one_line_and_code_1(tmp_path: Path) -> None:
 
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
-    assert f"ERROR cannot listen on {address}: Address already in use\n" in result.stderr
+    assert (
+        f"ERROR cannot listen on {address} (listen): Address already in use; end the program that has it, or set listen to "
+        "another address and port of this machine\n"
+    ) in result.stderr
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0", "[::]:0"])
