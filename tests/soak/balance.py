@@ -164,6 +164,8 @@ def _other_outcomes(books: Books, by_id: Mapping[str, Mapping[str, Any]]) -> lis
     for one in books.sent:
         line = by_id.get(one.request_id)
         allowed = {"rejected"} if one.is_limited else _OUTCOMES.get(one.result.verdict)
+        if one.result.verdict is Verdict.LEFT and one.result.detail != "cut":  # it was told of an error before it left
+            allowed = _OUTCOMES[Verdict.LEFT] | _OUTCOMES[Verdict.CUT]
         if line is not None and allowed is not None and line["outcome"] not in allowed:
             found.append(one)
     return found

@@ -142,6 +142,16 @@ def test_an_answer_that_went_astray_is_found() -> None:
     assert strays([good, other_id, marked]) == [other_id, marked]
 
 
+@pytest.mark.parametrize(("detail", "holds"), [("cut", False), ("an error", True)])
+def test_a_client_that_leaves_may_have_been_told_of_an_error_before(detail: str, *, holds: bool) -> None:
+    """Then its line tells the error; otherwise that it left."""
+    books = replace(
+        GOOD, sent=[sent(0, Verdict.LEFT, detail=detail), *GOOD.sent[1:]], lines=[line(0, "truncated"), *GOOD.lines[1:]]
+    )
+
+    assert ("outcomes: lines that say another than the client saw" not in failing(books)) is holds
+
+
 def samples(figures: Sequence[int]) -> list[Sample]:
     return [
         Sample(at_seconds=float(at), role="control", rss_bytes=value * 2**20, pss_bytes=value * 2**20, descriptors=value)
