@@ -45,7 +45,7 @@ def remarks_of(outcome: Outcome) -> tuple[Remark, ...]:
         found.append(
             Remark(
                 "stay",
-                f"Leave it as it is: no division of {outcome.workers} workers serves more requests within the targets than "
+                f"Have one pool: no division of {outcome.workers} workers serves more requests within the targets than "
                 f"{answer.before.met_ratio:.1%}, which one pool does.",
             )
         )
@@ -124,6 +124,13 @@ def _told(outcome: Outcome) -> Iterator[Remark]:
         yield Remark("bad_lines", f"{reading.bad:,} of {reading.lines:,} lines could not be read, first {reading.first_bad}.")
     for reason, count in reading.passed_over.items():
         yield Remark("passed_over", f"{count:,} requests {reason} were passed over.")
+    pools = {shape.pool for shape in reading.shapes if shape.pool is not None}
+    if len(pools) > 1:
+        yield Remark(
+            "recorded_in_pools",
+            f"The records come from {len(pools)} pools. Everything here is compared with one pool of all workers, not with "
+            "those: for a row of theirs give --threshold and --short-workers.",
+        )
     if not any(shape.cached_tokens or shape.blocks for shape in reading.shapes):
         yield Remark(
             "no_hits",

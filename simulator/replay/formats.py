@@ -18,6 +18,7 @@ from math import isfinite
 
 import msgspec
 
+from routing.topology import NO_POOL
 from simulator.replay.shapes import Reading, Shape
 
 _MOST_TOKENS = 100_000_000
@@ -40,6 +41,7 @@ class _LogLine(msgspec.Struct):
     time: str
     outcome: str = "ok"
     model: str | None = None
+    pool: str | None = None
     prompt_tokens: int | None = None
     estimated_prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -143,6 +145,7 @@ def _of_log(line: str) -> Shape:
         family=found.chain_id or found.prefix_hash,
         session=0 if found.chain_id is None else _number(found.chain_id),
         model=found.model,
+        pool=None if found.pool == NO_POOL else found.pool,
     )
 
 

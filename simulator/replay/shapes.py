@@ -29,6 +29,7 @@ class Shape:
     block_tokens: int = 512
     session: int = 0
     model: str | None = None
+    pool: str | None = None  # that served it
 
 
 @dataclass(slots=True)

@@ -102,3 +102,24 @@ def test_a_page_that_cannot_be_written_is_told(asked: Asked, tmp_path: Path) -> 
     assert status == 1
     assert "100 requests" in out
     assert "cannot be written" in err
+
+
+@pytest.mark.parametrize(("pools", "is_told"), [(("short", "long"), True), (("short", "none"), False), ((None, None), False)])
+def test_records_of_several_pools_are_not_compared_with_those(
+    asked: Asked, tmp_path: Path, pools: tuple[str | None, ...], *, is_told: bool
+) -> None:
+    """The first row is one pool of all workers, which is not what was there then. Requests that reached no pool are in none."""
+    log = tmp_path / "requests.jsonl"
+    with log.open("w") as file:
+        for at in range(40):
+            line = {
+                "time": f"2026-11-30T08:24:{at:02d}.000Z",
+                "prompt_tokens": 700,
+                "completion_tokens": 20,
+                "pool": pools[at % 2],
+            }
+            file.write(json.dumps(line) + "\n")
+    status, out, err = shown(replace(asked, records=str(log)))
+
+    assert (status, err) == (0, "")
+    assert ("The records come from 2 pools" in out) is is_told
