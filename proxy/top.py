@@ -39,7 +39,7 @@ def top(url: str, token: str | None, ca: Path | None, *, every_seconds: float, o
         reason = (
             "it holds no certificate in PEM" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or error
         )
-        _complain(f"--ca {plain(str(ca))}: {reason}; name the file of the CA that signed the certificate of admin_tls")
+        _complain(f"--ca {ca}: {reason}; name the file of the CA that signed the certificate of admin_tls")
         return 2
     if once:
         seen = asyncio.run(_look_once(url, token, trust))
