@@ -22,6 +22,7 @@ run() {
 }
 
 run units -n 2 --dist worksteal "$@"
-run integration -n 2 --dist loadfile "$@"
-run alone "$@"
+# Real processes on a machine that others may use: a test gets a second look before its failure counts, and is listed as RERUN.
+run integration -n 2 --dist loadfile --reruns 1 "$@"
+run alone --reruns 1 "$@"
 exit "$worst"
