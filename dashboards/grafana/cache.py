@@ -133,19 +133,10 @@ def _losses() -> Row:
                 steps=panels.limits(panels.KV_STEPS),
                 most=1,
             ),
-            Panel(
-                title="What decided on the worker",
-                description="Choices of a worker per second, by what decided. Where `affinity` gives way to `load_bound` "
+            panels.choices(
+                "Choices of a worker per second, by what decided. Where `affinity` gives way to `load_bound` "
                 "prompts go where "
-                "their prefix is not cached.",
-                unit=Unit.REQUESTS_PER_SECOND,
-                queries=(
-                    Query(
-                        expr=words.present(words.total(words.rate("ridgeline_routes_total"), "policy", "reason")),
-                        legend="{{policy}}: {{reason}}",
-                    ),
-                ),
-                form=Form.STACKED,
+                "their prefix is not cached."
             ),
             panels.deviations(width=8),
         ),

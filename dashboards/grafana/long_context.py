@@ -141,18 +141,7 @@ def _routing() -> Row:
                 ),
                 form=Form.STACKED,
             ),
-            Panel(
-                title="What decided on the worker",
-                description="Choices of a worker per second, by policy and by what decided.",
-                unit=Unit.REQUESTS_PER_SECOND,
-                queries=(
-                    Query(
-                        expr=words.present(words.total(words.rate("ridgeline_routes_total"), "policy", "reason")),
-                        legend="{{policy}}: {{reason}}",
-                    ),
-                ),
-                form=Form.STACKED,
-            ),
+            panels.choices("Choices of a worker per second, by policy and by what decided."),
         ),
     )
 

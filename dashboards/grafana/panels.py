@@ -97,6 +97,22 @@ def jitter_expr(*by: str) -> str:
     return words.share(words.quantile(0.99, "ridgeline_tpot_seconds", *by), words.quantile(0.5, "ridgeline_tpot_seconds", *by))
 
 
+def choices(description: str) -> Panel:
+    """What decided on the worker of a request, over time."""
+    return Panel(
+        title="What decided on the worker",
+        description=description,
+        unit=Unit.REQUESTS_PER_SECOND,
+        queries=(
+            Query(
+                expr=words.present(words.total(words.rate("ridgeline_routes_total"), "policy", "reason")),
+                legend="{{policy}}: {{reason}}",
+            ),
+        ),
+        form=Form.STACKED,
+    )
+
+
 def deviations(*, width: int, height: int = 8) -> Panel:
     """What slow requests lost their time to, over time."""
     return Panel(

@@ -38,7 +38,6 @@ class Unit(Enum):
     CELSIUS = "celsius"
     WATTS = "watt"
     HERTZ = "hertz"
-    STATE = "bool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,6 @@ class Measured:
     answers: tuple[Answer, ...]
     peak_kv_ratio: float | None = None  # what the worker's metrics said meanwhile
     peak_waiting: float | None = None
-    peak_running: float | None = None
 
     @property
     def errors(self) -> list[str]:

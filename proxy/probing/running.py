@@ -145,7 +145,6 @@ async def run_bursts(
                 answers=tuple(answers),
                 peak_kv_ratio=peak.kv_usage_ratio,
                 peak_waiting=peak.waiting,
-                peak_running=peak.running,
             )
             log.measured.append(measured)
             if burst.requests == 1 and len(log.measured) >= 3 and all(one.errors for one in log.measured[-3:]):

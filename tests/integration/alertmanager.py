@@ -16,7 +16,8 @@ import yaml
 from aiohttp import web
 
 from dashboards.rules.rule import Clock
-from tests.integration.prometheus import free_port, is_ready
+from tests.integration.gateway import free_ports
+from tests.integration.prometheus import is_ready
 from tests.integration.prometheus_tools import ROOT, tool
 
 CONFIG = ROOT / "deploy" / "alertmanager" / "alertmanager.yml"
@@ -84,7 +85,7 @@ async def running_alertmanager(folder: Path, clock: Clock) -> AsyncIterator[Rece
         route.update({name: clock(route[name]) for name in _TIMES if name in route})
     config["receivers"][0]["webhook_configs"][0]["url"] = f"http://{host}:{port}/"
     (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
-    receiver.address = f"127.0.0.1:{free_port()}"
+    receiver.address = f"127.0.0.1:{free_ports(1)[0]}"
     command: list[Any] = [
         program,
         f"--config.file={folder / 'alertmanager.yml'}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+
+from tests.integration.gateway import free_ports
 
 _START_SECONDS = 20.0
 
@@ -73,7 +74,7 @@ async def running_prometheus(
         ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://127.0.0.1:{free_ports(1)[0]}"
     command = [
         program,
         f"--config.file={folder / 'prometheus.yml'}",
@@ -111,11 +112,3 @@ async def is_ready(session: aiohttp.ClientSession, url: str, process: asyncio.su
             pass
         await asyncio.sleep(0.05)
     return False
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port

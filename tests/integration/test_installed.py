@@ -77,7 +77,7 @@ def interpreter() -> str:
             and not subprocess.run([*unprivileged(), "env", path, "-c", question], check=False, capture_output=True).returncode
         ):
             return path
-    pytest.skip("no Python from 3.11 on that a user without rights may run")
+    pytest.skip("no Python from 3.11 on that a user without rights may run")  # a failure under REQUIRE_REAL=1
 
 
 @pytest.fixture(scope="module")

@@ -184,7 +184,7 @@ class Redis:
 @pytest.fixture
 async def redis(tmp_path: Path) -> AsyncIterator[Redis]:
     if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is missing; Debian package: redis-server")
+        pytest.skip("redis-server is missing; Debian package: redis-server")  # a failure under REQUIRE_REAL=1
     server = Redis(tmp_path)
     await server.start()
     yield server
