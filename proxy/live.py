@@ -17,11 +17,11 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from dashboards.live.finding import Finding
-from dashboards.live.findings import Findings, Headline, headline
-from dashboards.live.fleet import Around, GatewayFacts, KeyView, PoolView, Since, build
+from dashboards.live.findings import Findings, headline
+from dashboards.live.fleet import Around, Since, build
 from dashboards.live.hour import Hour, Minute
 from dashboards.live.phases import row_of
+from dashboards.live.shown import Fleet
 from dashboards.live.why import Why, why
 from dashboards.live.window import BOUNDS, HALF_SECONDS, Window
 from proxy.admin_access import STILL_LET_IN
@@ -55,15 +55,9 @@ _STREAM_HEADERS = {
 }
 
 
-class _Shown(msgspec.Struct, kw_only=True):
+class _Shown(Fleet, kw_only=True):
     """What `/api/fleet` gives."""
 
-    now_unix_seconds: float
-    headline: Headline
-    findings: list[Finding]
-    gateway: GatewayFacts
-    pools: list[PoolView]
-    keys: list[KeyView]
     drifts: list[Drift]
     lately_seconds: float = 2 * HALF_SECONDS  # that figures cover at most
     bucket_bounds_seconds: tuple[float, ...] = BOUNDS

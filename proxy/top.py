@@ -15,7 +15,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from dashboards.terminal.screen import Fleet, screen
+from dashboards.live.shown import Fleet
+from dashboards.terminal.screen import screen
 from proxy.asking import ask, open_session
 from proxy.observations import Answer, Failure, plain
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 
-import msgspec
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from dashboards import thresholds
-from dashboards.live.finding import Finding
-from dashboards.live.findings import Headline
-from dashboards.live.fleet import GatewayFacts, KeyView, PoolView, WorkerView
+from dashboards.live.fleet import GatewayFacts, PoolView, WorkerView
+from dashboards.live.shown import Fleet
 from dashboards.live.window import Figure, Sums
 from dashboards.live.words import how_long
 
@@ -26,17 +24,6 @@ _WELL = frozenset({"ok", "slow_start"})
 _MOST_FINDINGS = 5
 _ANY_WIDTH = 10_000
 _UNKNOWN = Text("-", style="dim")
-
-
-class Fleet(msgspec.Struct, kw_only=True):
-    """The answer of `/api/fleet`; fields that it has beyond these are ignored."""
-
-    now_unix_seconds: float
-    headline: Headline
-    findings: list[Finding]
-    gateway: GatewayFacts
-    pools: list[PoolView]
-    keys: list[KeyView]
 
 
 def screen(fleet: Fleet, *, most_workers: int) -> Group:

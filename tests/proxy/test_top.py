@@ -7,7 +7,7 @@ import io
 import msgspec
 from rich.console import Console, RenderableType
 
-from dashboards.terminal.screen import Fleet
+from dashboards.live.shown import Fleet
 from proxy.observations import Answer, Failure
 from proxy.top import Drawing, Unseen, fleet_of
 from tests.dashboards.terminal.fleets import a_fleet, a_worker

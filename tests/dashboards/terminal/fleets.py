@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dashboards.terminal.screen import Fleet
+from dashboards.live.shown import Fleet
 
 NOW = 1_800_000_000.0
 
