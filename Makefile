@@ -49,7 +49,7 @@ fix: dev ## Mend what can be mended: format, lint, generated pages
 	@$(PYTHON) -m telemetry.reference
 	@$(PYTHON) -m dashboards.grafana
 	@$(PYTHON) -m telemetry.record_reference
-	@$(PYTHON) -m proxy.config_reference
+	@$(PYTHON) -m proxy.config.reference
 	@$(PYTHON) -m dashboards.rules
 	@$(PYTHON) deploy/helm/render.py
 	@$(PYTHON) -m proxy.command_reference

@@ -20,13 +20,13 @@ from roofline.written import Written, deployment_of
 from routing.topology import Model, Pool
 from simulator import traces
 from simulator.arrivals import Arrival, AtOnce, Poisson
-from simulator.engine import Engine
+from simulator.engine.engine import Engine
 from simulator.hardware import Hardware
 from simulator.model_files import load_model
-from simulator.served import Served, quantiles, summarise
 from simulator.settings import WorkerSettings
-from simulator.virtual_admission import Sender, simulate_admission
-from simulator.virtual_routing import demand_of, workers_named
+from simulator.virtual.admission import Sender, simulate_admission
+from simulator.virtual.routing import demand_of, workers_named
+from simulator.virtual.served import Served, quantiles, summarise
 
 WORKERS = 4
 MODEL, GPU = "llama-3.1-8b", "h100-sxm"

@@ -19,7 +19,7 @@ from routing.guidance import NO_GUIDANCE
 from routing.policy import POLICIES, Snapshot, choose
 from routing.ring import rings_of
 from routing.topology import Model, Pool
-from simulator.virtual_routing import workers_named
+from simulator.virtual.routing import workers_named
 
 FLEETS = (2, 20, 200)
 

@@ -21,12 +21,12 @@ from time import perf_counter
 
 import uvloop
 
-from proxy.client import ClientConnection
-from proxy.config import parse_config
+from proxy.config.settings import parse_config
+from proxy.config.wiring import build_topology
 from proxy.records import RecordSender
-from proxy.state import ServingState
-from proxy.upstream import WorkerConnection
-from proxy.wiring import build_topology
+from proxy.serving.client import ClientConnection
+from proxy.serving.state import ServingState
+from proxy.upstream.connections import WorkerConnection
 from routing.topology import Following
 from telemetry.record import RequestRecord
 

@@ -25,8 +25,8 @@ from benchmarks.pools import BOUNDARY_TOKENS
 from simulator import traces
 from simulator.arrivals import Arrival, Poisson
 from simulator.children import Child, child
-from simulator.prefix import BYTES_PER_TOKEN
-from simulator.served import quantiles
+from simulator.engine.prefix import BYTES_PER_TOKEN
+from simulator.virtual.served import quantiles
 
 MODEL = "llama-3.1-8b"
 _HOST = "127.0.0.1"

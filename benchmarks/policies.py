@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from proxy.speeds import speed_of
+from proxy.control.speeds import speed_of
 from roofline.closed_form import closed_form
 from roofline.expected import DEFAULT_LOSSES
 from routing.guidance import Guidance, PoolGuidance, pool_key
@@ -19,11 +19,11 @@ from routing.policy import POLICIES
 from routing.topology import Model, Pool
 from simulator import traces
 from simulator.arrivals import Arrival, Poisson
-from simulator.engine import Engine, EngineSettings
+from simulator.engine.engine import Engine, EngineSettings
 from simulator.hardware import Hardware, Placement, place
-from simulator.served import Served, summarise
-from simulator.virtual import simulate
-from simulator.virtual_routing import by_model, workers_named
+from simulator.virtual.fleet import simulate
+from simulator.virtual.routing import by_model, workers_named
+from simulator.virtual.served import Served, summarise
 
 WORKERS = 8
 

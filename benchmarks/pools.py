@@ -15,9 +15,9 @@ from routing.topology import Model, Pool
 from simulator import traces
 from simulator.arrivals import Arrival, Poisson
 from simulator.hardware import Placement
-from simulator.served import Quantiles, Served, quantiles, summarise
-from simulator.virtual import simulate
-from simulator.virtual_routing import by_model, workers_named
+from simulator.virtual.fleet import simulate
+from simulator.virtual.routing import by_model, workers_named
+from simulator.virtual.served import Quantiles, Served, quantiles, summarise
 
 BOUNDARY_TOKENS = 16_384
 _MOST_TOKENS = 131_072

@@ -74,7 +74,7 @@ class Proxy:
 
     def role_of(self, command_line: str) -> str:
         """What a process of its tree is for; the same for all of a proxy that has no parts."""
-        module = re.search(r" -m proxy\.(supervisor|control|serving) ", f"{command_line} ")
+        module = re.search(r" -m proxy\.(supervisor|control|serving)(?:\.process)? ", f"{command_line} ")
         return module[1] if module else self.name
 
 

@@ -20,7 +20,7 @@ from simulator.replay.formats import read_shapes
 from simulator.replay.layouts import Figures, Result
 from simulator.replay.search import Question, search
 from simulator.replay.shapes import in_order
-from simulator.served import Quantiles, quantiles
+from simulator.virtual.served import Quantiles, quantiles
 
 _HEADS = ("layout", "requests", "figure", "promised", "measured", "measured / promised")
 

@@ -17,9 +17,9 @@ from routing.topology import Model, Pool
 from simulator import traces
 from simulator.arrivals import Arrival, Poisson
 from simulator.hardware import Placement
-from simulator.served import quantiles
-from simulator.virtual_replicas import Outcome, simulate_replicas
-from simulator.virtual_routing import workers_named
+from simulator.virtual.replicas import Outcome, simulate_replicas
+from simulator.virtual.routing import workers_named
+from simulator.virtual.served import quantiles
 
 WORKERS = 500
 REPLICAS = (1, 2, 5, 10, 25, 50)

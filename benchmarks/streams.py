@@ -129,7 +129,7 @@ def _idle_bytes(place: Place, serving: int, connections: int) -> float:
 
 def _serving_of(pid: int) -> int:
     for each in tree_of(pid):
-        if "proxy.serving" in Path(f"/proc/{each}/cmdline").read_text().replace("\0", " "):
+        if "proxy.serving.process" in Path(f"/proc/{each}/cmdline").read_text().replace("\0", " "):
             return each
     raise ToolError("there is no serving process")
 

@@ -1,1 +1,5 @@
-"""The serving path: command line, configuration, wiring, client and worker connections, and the control process."""
+"""The gateway's command and processes: `config` is what they are told, `supervisor` starts them.
+
+`wire`, `serving` and `upstream` are the serving path; `control` is everything that may take time; `admin` and `doctor` are how
+people look at it. What is left here is shared by several of them.
+"""

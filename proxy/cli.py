@@ -46,7 +46,7 @@ def serve(
     processes: Annotated[int, typer.Option(min=1, max=64, help="Serving processes; one per core that traffic is to use.")] = 1,
 ) -> None:
     """Run the gateway. Exit status 2 when the configuration has problems."""
-    from proxy.config import ConfigError, load_config, warnings_of  # noqa: PLC0415
+    from proxy.config.settings import ConfigError, load_config, warnings_of  # noqa: PLC0415
 
     try:
         settings = load_config(config, os.environ)
@@ -80,7 +80,7 @@ def check(
 ) -> None:
     """Validate a configuration; print every value in force and where it came from. Exit status 2 when it has problems."""
     if schema:
-        from proxy.config_reference import schema_text  # noqa: PLC0415
+        from proxy.config.reference import schema_text  # noqa: PLC0415
 
         typer.echo(schema_text(), nl=False)
         return
@@ -89,7 +89,7 @@ def check(
         raise typer.Exit(2)
     from rich.console import Console  # noqa: PLC0415
 
-    from proxy.check import check_file  # noqa: PLC0415
+    from proxy.config.shown import check_file  # noqa: PLC0415
 
     raise typer.Exit(check_file(file, os.environ, as_json=as_json, console=Console()))
 
@@ -111,7 +111,7 @@ def doctor(
     """Say what is wrong or blind in a set-up, and what mends it. Exit status 1 for warnings, 2 for errors."""
     from rich.console import Console  # noqa: PLC0415
 
-    from proxy.doctor import examine  # noqa: PLC0415
+    from proxy.doctor.command import examine  # noqa: PLC0415
 
     status = examine(
         config, os.environ, as_json=as_json, wants_completion=probe, grace_seconds=grace_seconds, console=Console()

@@ -276,7 +276,7 @@ class Supervisor:
 def commands(config: Path, directory: Path, listen_fds: Sequence[int], parent_fd: int) -> list[Command]:
     """Return the children of a real gateway."""
     shared = ["--run-dir", str(directory), "--parent-fd", str(parent_fd), "--processes", str(len(listen_fds))]
-    control = [sys.executable, "-m", "proxy.control", "--config", str(config), *shared]
+    control = [sys.executable, "-m", "proxy.control.process", "--config", str(config), *shared]
     return [
         Command("control process", is_serving=False, arguments=control),
         *(
@@ -287,7 +287,7 @@ def commands(config: Path, directory: Path, listen_fds: Sequence[int], parent_fd
                     sys.executable,
                     "-O",  # asserts there only narrow types
                     "-m",
-                    "proxy.serving",
+                    "proxy.serving.process",
                     *shared,
                     "--slot",
                     str(slot),

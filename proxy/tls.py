@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic as clock
 
-from proxy.config_errors import RefusedError
+from proxy.config.errors import RefusedError
 from routing.topology import TlsFiles, WorkerTls
 
 HANDSHAKE_SECONDS = 10.0

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from dashboards.live.shown import Fleet
 from dashboards.terminal.screen import screen
-from proxy.asking import ask, open_session
-from proxy.observations import Answer, Failure, plain
+from proxy.doctor.asking import ask, open_session
+from proxy.doctor.observations import Answer, Failure, plain
 
 _PATIENCE_SECONDS = 5.0
 _LINES_AROUND = 14  # headline, findings, heads: what is no worker

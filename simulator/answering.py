@@ -11,11 +11,11 @@ from typing import Any
 from simulator.bodies import Generation
 from simulator.dialect import Dialect
 from simulator.drive import Driver, Ticket
-from simulator.engine import Progress
+from simulator.engine.engine import Progress
 from simulator.faults import End, Faults
 from simulator.sockets import Reply
 from simulator.text import Output, write_output
-from simulator.wire import Format, Timing, Usage
+from simulator.wire.common import Format, Timing, Usage
 
 BAD_CHUNK = b"zz\r\nnope\r\n"  # where a chunk should begin
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, repeat
 
 from simulator.draws import Draws
-from simulator.prefix import Prompt
+from simulator.engine.prefix import Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

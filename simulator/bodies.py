@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from simulator.dialect import ForcedUsage
-from simulator.prefix import BLOCK_TOKENS
+from simulator.engine.prefix import BLOCK_TOKENS
 from simulator.prompts import Message, Source, chosen_tool, render, source_of, sources_of, text_of
 from simulator.refusals import Refusal, bad_value, check_length, invalid, missing, unknown_model, wrong_form
 from simulator.text import ToolCall, Wish

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from simulator.faults import NO_FAULTS, Faults, read_faults
 from simulator.sockets import Reply, Request
-from simulator.wire import encode
+from simulator.wire.common import encode
 
 if TYPE_CHECKING:
     from simulator.server import RunningWorker

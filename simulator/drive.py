@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from simulator.engine import Engine, Progress, Step
+from simulator.engine.engine import Engine, Progress, Step
+from simulator.engine.prefix import Prompt
 from simulator.metrics import Lag, Ledger
-from simulator.prefix import Prompt
-from simulator.wire import Timing
+from simulator.wire.common import Timing
 
 _LARGEST_DEBT_SECONDS = 0.05  # how far a late loop may be behind and still catch up
 

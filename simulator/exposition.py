@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from simulator.dialect import Dialect
-from simulator.engine_values import EngineSettings, Totals
+from simulator.engine.values import EngineSettings, Totals
 from simulator.metrics import HandlerStats, Histogram, HttpStats, Lag, Ledger
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"

@@ -14,7 +14,6 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 
-from simulator import wire_small
 from simulator.answering import Answering, Circumstances
 from simulator.bodies import Generation, Served, parse_chat, parse_completion, parse_detokenize, parse_tokenize
 from simulator.bodies_more import parse_count, parse_messages, parse_responses
@@ -29,11 +28,12 @@ from simulator.sockets import Reply, Request
 from simulator.streamed import StreamedAnswer
 from simulator.transfer import Origin, offer
 from simulator.vocabulary import tokens_of_ids
-from simulator.wire import Format, Head, Style
-from simulator.wire_chat import ChatFormat
-from simulator.wire_completion import CompletionFormat
-from simulator.wire_messages import MessagesFormat, count_body, messages_error_body
-from simulator.wire_responses import ResponsesFormat
+from simulator.wire import small as wire_small
+from simulator.wire.chat import ChatFormat
+from simulator.wire.common import Format, Head, Style
+from simulator.wire.completion import CompletionFormat
+from simulator.wire.messages import MessagesFormat, count_body, messages_error_body
+from simulator.wire.responses import ResponsesFormat
 
 _JSON = "application/json"
 _GUARDED = ("/v1", "/v2", "/inference", "/cohere")

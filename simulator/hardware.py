@@ -13,8 +13,8 @@ from roofline.gpu_given import resolve_gpu
 from roofline.gpu_names import UnknownGpu
 from roofline.models.known import KnownModel, UnknownModel
 from roofline.written import Written, deployment_of
+from simulator.engine.roofline_timing import RooflineTimer, Scale, kv_cache_tokens
 from simulator.model_files import load_model
-from simulator.roofline_timing import RooflineTimer, Scale, kv_cache_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

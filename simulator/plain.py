@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.answering import BAD_CHUNK, Answering
-from simulator.engine import Progress
+from simulator.engine.engine import Progress
 from simulator.refusals import engine_died
 from simulator.text import Output
 from simulator.vocabulary import Part, tokens_of_ids
-from simulator.wire import Choice, likely
-from simulator.wire_small import error_body
+from simulator.wire.common import Choice, likely
+from simulator.wire.small import error_body
 
 
 class PlainAnswer(Answering):

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from simulator.prefix import BLOCK_TOKENS, Prompt, prompt_of_ids, prompt_of_text
+from simulator.engine.prefix import BLOCK_TOKENS, Prompt, prompt_of_ids, prompt_of_text
 from simulator.refusals import Refusal, bad_value
 from simulator.text import ToolCall
 from simulator.vocabulary import ids_of_text, is_known, text_of_ids

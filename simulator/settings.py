@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from simulator.bodies import Served
 from simulator.dialect import Dialect, dialect_by_name
-from simulator.engine import Engine, EngineSettings, Noise, Speculation
+from simulator.engine.engine import Engine, EngineSettings, Noise, Speculation
+from simulator.engine.prefix import BLOCK_TOKENS
+from simulator.engine.timing import StepTimer
 from simulator.faults import NO_FAULTS, Faults
 from simulator.hardware import Hardware, Placement, place
-from simulator.prefix import BLOCK_TOKENS
-from simulator.timing import StepTimer
 
 _SEQUENCES, _STEP_TOKENS = 256, 2048  # where no GPU says what vLLM's defaults are
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from simulator.answering import BAD_CHUNK, Answering, Circumstances
 from simulator.bodies import Generation
-from simulator.engine import Progress
+from simulator.engine.engine import Progress
 from simulator.faults import NO_FAULTS, Faults
 from simulator.refusals import engine_died
 from simulator.sockets import Reply
 from simulator.vocabulary import Part
-from simulator.wire import DONE, KEEP_ALIVE, Delta, Format, Usage, encode
-from simulator.wire_small import error_event
+from simulator.wire.common import DONE, KEEP_ALIVE, Delta, Format, Usage, encode
+from simulator.wire.small import error_event
 
 _SSE = "text/event-stream; charset=utf-8"
 _EVENT_END = b"\n\n"

@@ -15,7 +15,7 @@ from math import log
 
 from simulator.arrivals import Arrival, Pace, paced
 from simulator.draws import Draws, Length, Zipf
-from simulator.prefix import BLOCK_TOKENS, BlockRuns, Prompt
+from simulator.engine.prefix import BLOCK_TOKENS, BlockRuns, Prompt
 
 _TEMPLATE_TOKENS = 8  # a chat template adds to each message
 _KEY_BITS = 40  # of a text; ...

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from simulator.prefix import BYTES_PER_TOKEN
+from simulator.engine.prefix import BYTES_PER_TOKEN
 from simulator.text import WORDS
 
 _MOST_AT_ONCE = 64

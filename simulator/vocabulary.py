@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from simulator.prefix import BYTES_PER_TOKEN
+from simulator.engine.prefix import BYTES_PER_TOKEN
 
 WORDS = (
     *("water", "stone", "river", "light", "morning", "engine", "memory", "signal", "copper", "harbour", "window"),

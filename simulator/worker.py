@@ -12,9 +12,9 @@ import uvloop
 
 from roofline.expected import DEFAULT_LOSSES
 from simulator.dialect import DIALECTS
+from simulator.engine.roofline_timing import Scale
 from simulator.faults import read_faults
 from simulator.hardware import Hardware
-from simulator.roofline_timing import Scale
 from simulator.server import WorkerSettings, start_worker
 
 _HARDWARE = "Model and GPUs"

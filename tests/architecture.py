@@ -20,11 +20,17 @@ ARROWS: Mapping[str, frozenset[str]] = {
 # Core: the decision parts. What they import of the project is core with them.
 CORE_PACKAGES = ("routing", "roofline", "telemetry")
 CORE_MODULES = (
-    *("simulator.engine", "simulator.roofline_timing", "simulator.traces", "simulator.virtual", "simulator.virtual_routing"),
+    *(
+        "simulator.engine.engine",
+        "simulator.engine.roofline_timing",
+        "simulator.traces",
+        "simulator.virtual.fleet",
+        "simulator.virtual.routing",
+    ),
     *("simulator.bodies", "simulator.dialect", "simulator.exposition", "simulator.faults", "simulator.metrics"),
     *("simulator.prompts", "simulator.refusals", "simulator.text", "simulator.transfer", "simulator.vocabulary"),
-    *("simulator.bodies_more", "simulator.wire", "simulator.wire_chat", "simulator.wire_completion"),
-    *("simulator.wire_messages", "simulator.wire_responses", "simulator.wire_small"),
+    *("simulator.bodies_more", "simulator.wire.common", "simulator.wire.chat", "simulator.wire.completion"),
+    *("simulator.wire.messages", "simulator.wire.responses", "simulator.wire.small"),
     "dashboards.live",
 )
 # The parts of core packages that do I/O.

@@ -97,12 +97,12 @@ def test_the_top_level_is_as_agreed() -> None:
         ("routing.policy", "from telemetry.record import Outcome"),
         ("routing.policy", "import roofline.gpus"),
         ("roofline.floor", "from routing import topology"),
-        ("telemetry.meter", "def late():\n    import proxy.client"),
+        ("telemetry.meter", "def late():\n    import proxy.serving.client"),
         ("telemetry.meter", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from simulator import wire"),
         ("simulator.app", "from ..proxy import config"),
         ("simulator.app", "import dashboards"),
-        ("dashboards.page", "from importlib import import_module\nimport_module('simulator.engine')"),
-        ("proxy.serving", "from tests.http1 import Message"),
+        ("dashboards.page", "from importlib import import_module\nimport_module('simulator.engine.engine')"),
+        ("proxy.serving.process", "from tests.http1 import Message"),
     ],
 )
 def test_an_import_against_the_arrows_is_found(module: str, source: str) -> None:
@@ -113,7 +113,7 @@ def test_an_import_against_the_arrows_is_found(module: str, source: str) -> None
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("proxy.serving", "import telemetry.meter, routing.policy, simulator.app, dashboards, roofline"),
+        ("proxy.serving.process", "import telemetry.meter, routing.policy, simulator.app, dashboards, roofline"),
         ("telemetry.meter", "from . import sse\nfrom .record import Outcome\nfrom routing.topology import Pool"),
         ("telemetry.sinks.jsonlog", "from ..record import Outcome"),
         ("simulator.app", "import asyncio, msgspec"),
@@ -175,15 +175,15 @@ def test_the_core_is_closed_under_imports() -> None:
         "telemetry": "",
         "telemetry.meter": "from telemetry import cells",
         "telemetry.cells": "import mmap",
-        "simulator.engine": "from simulator.prefix import Block",
-        "simulator.prefix": "",
+        "simulator.engine.engine": "from simulator.engine.prefix import Block",
+        "simulator.engine.prefix": "",
         "simulator.app": "",
     }
 
     core = core_of(sources)
 
     assert core["telemetry.cells"] == "imported by telemetry.meter"
-    assert core["simulator.prefix"] == "imported by simulator.engine"
+    assert core["simulator.engine.prefix"] == "imported by simulator.engine.engine"
     assert "simulator.app" not in core
 
 
@@ -199,9 +199,9 @@ def test_the_core_is_closed_under_imports() -> None:
         ("telemetry.reference", False),
         ("telemetry.sinks.jsonlog", False),
         ("telemetry.cellsize", True),
-        ("simulator.engine", True),
+        ("simulator.engine.engine", True),
         ("simulator.app", False),
-        ("proxy.serving", False),
+        ("proxy.serving.process", False),
     ],
 )
 def test_what_counts_as_core(module: str, *, expected: bool) -> None:

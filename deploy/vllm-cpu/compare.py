@@ -25,8 +25,8 @@ from closed_loop import Shape, Stream, run_closed_loop
 
 from roofline.calibration.bounded_least_squares import solve_bounded
 from simulator.children import child
+from simulator.engine.timing import ConstantTimer
 from simulator.server import WorkerSettings, start_worker
-from simulator.timing import ConstantTimer
 
 HERE = Path(__file__).resolve()
 SERVE = HERE.parent / "serve.py"

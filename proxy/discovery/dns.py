@@ -13,10 +13,10 @@ import dns.exception
 import dns.rdatatype
 import dns.resolver
 
-from proxy.config_errors import RefusedError
+from proxy.config.errors import RefusedError
+from proxy.config.worker_url import WorkerUrl, parse_worker_url
 from proxy.discovery.found import FoundWorker, SourceError, checked
 from proxy.discovery.source import Listener, Pause
-from proxy.worker_url import WorkerUrl, parse_worker_url
 
 EMPTY_SECONDS = 30.0
 """How long a name that had records must have none, by its own servers' word, until it is believed."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import yaml
 
-from proxy.config_errors import RefusedError
-from proxy.config_values import check_name
+from proxy.config.errors import RefusedError
+from proxy.config.values import check_name
+from proxy.config.worker_url import parse_worker_url
 from proxy.discovery.found import FoundWorker, SourceError, checked
 from proxy.discovery.source import Listener
-from proxy.worker_url import parse_worker_url
 
 LOOK_SECONDS = 1.0
 _MOST_BYTES = 1024 * 1024

@@ -12,16 +12,16 @@ from operator import is_
 from pathlib import Path
 from time import monotonic
 
-from proxy.config import Config
-from proxy.config_found import SOURCES, FoundWorkersConfig, split_nameserver
+from proxy.config.found import SOURCES, FoundWorkersConfig, split_nameserver
+from proxy.config.settings import Config
+from proxy.control.fleet import Fleet
+from proxy.control.observer import GatewayView
 from proxy.discovery.dns import DnsSource
 from proxy.discovery.file import FileSource
 from proxy.discovery.found import Found, FoundWorker, PoolName
 from proxy.discovery.kubernetes import KubernetesSource
 from proxy.discovery.members import Members
 from proxy.discovery.source import Listener, Source
-from proxy.fleet import Fleet
-from proxy.observer import GatewayView
 from telemetry.layout import Layout, slot
 
 _log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from proxy.config_errors import RefusedError
-from proxy.config_values import MAX_NAME_LENGTH, check_name
-from proxy.worker_url import WorkerUrl
+from proxy.config.errors import RefusedError
+from proxy.config.values import MAX_NAME_LENGTH, check_name
+from proxy.config.worker_url import WorkerUrl
 from routing.topology import Model, Pool, Topology, Worker
 
 MAX_WORKERS = 2000

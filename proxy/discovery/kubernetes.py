@@ -17,7 +17,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from proxy.config_found import KubernetesConfig
+from proxy.config.found import KubernetesConfig
 from proxy.discovery.found import SourceError
 from proxy.discovery.slices import (
     Lines,

@@ -7,8 +7,8 @@ from ipaddress import ip_address
 
 import msgspec
 
+from proxy.config.worker_url import WorkerUrl
 from proxy.discovery.found import FoundWorker, SourceError, checked
-from proxy.worker_url import WorkerUrl
 
 MAX_LINE_BYTES = 8 * 1024 * 1024  # a slice of 1,000 endpoints has some 500 kB
 _MOST_PORT = 65535

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from proxy.config_errors import ConfigError
+from proxy.config.errors import ConfigError
 from proxy.importing.draft import Draft, NothingToImportError, written_out
 from proxy.importing.litellm import from_litellm
 from proxy.importing.production_stack import from_production_stack
@@ -42,7 +42,7 @@ def import_config(
     release: Annotated[str, typer.Option(help="Name that production-stack's chart was installed under.")] = "vllm",
 ) -> None:
     """Make a configuration out of that of another gateway. Exit status 1 when something of it could not be carried over."""
-    from proxy.config_file import read_text  # noqa: PLC0415 (see proxy/cli.py)
+    from proxy.config.file import read_text  # noqa: PLC0415 (see proxy/cli.py)
 
     try:
         text, draft = imported(kind, read_text(file), source=file.name, model=model, release=release)
@@ -70,7 +70,7 @@ def imported(kind: Kind, text: str, *, source: str, model: str | None, release: 
 
     Raises `NothingToImportError`, and `ConfigError` when what came of it is not valid, with the lines of what was made.
     """
-    from proxy.config import read_config  # noqa: PLC0415 (see proxy/cli.py)
+    from proxy.config.settings import read_config  # noqa: PLC0415 (see proxy/cli.py)
 
     readers: dict[Kind, Callable[[], Draft]] = {
         Kind.LITELLM: lambda: from_litellm(_yaml(text)),

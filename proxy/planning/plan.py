@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from proxy.config_errors import ConfigError
+from proxy.config.errors import ConfigError
 from proxy.planning.asked import Asked, PlanOptionError
 from proxy.planning.columns import Column, columns_of
 

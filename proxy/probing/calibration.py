@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from proxy.calibrating import key_of
+from proxy.control.calibrating import key_of
 from proxy.probing.answer import Measured
 from proxy.probing.expectations import Expectation
 from roofline.calibration.calibration import Calibration

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from routing.topology import Model, Pool
 from simulator.arrivals import Arrival
-from simulator.engine import Engine, EngineSettings
+from simulator.engine.engine import Engine, EngineSettings
 from simulator.hardware import Placement
-from simulator.served import Quantiles, Served, quantiles
-from simulator.virtual import simulate
-from simulator.virtual_routing import by_model, workers_named
+from simulator.virtual.fleet import simulate
+from simulator.virtual.routing import by_model, workers_named
+from simulator.virtual.served import Quantiles, Served, quantiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from simulator.engine.timing import Part, work_of
 from simulator.hardware import Placement
 from simulator.replay.layouts import Layout, Result, Targets, one_pool, result_of, run, two_pools
 from simulator.replay.shapes import Shape, arrivals_of, in_order, output_budget, total_tokens, window
-from simulator.served import Served, quantiles
-from simulator.timing import Part, work_of
+from simulator.virtual.served import Served, quantiles
 
 SEARCH_REQUESTS = 6_000
 _BOUNDARIES = tuple(1024 << power for power in range(9))  # 1,024 to 262,144

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from math import ceil
 
 from simulator.arrivals import Arrival
-from simulator.prefix import BLOCK_TOKENS, BlockRuns, Prompt
+from simulator.engine.prefix import BLOCK_TOKENS, BlockRuns, Prompt
 
 _KEY_BITS = 40
 _PLACE_BITS = 22

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.proxies import GATEWAY, Proxy, ProxyStartError, find_proxies, new_place, running
-from proxy.config import load_config
+from proxy.config.settings import load_config
 from proxy.supervisor import commands
 
 

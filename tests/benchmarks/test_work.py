@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import proxy.answering
+import proxy.upstream.answering
 from benchmarks import work
 from benchmarks.work import ADVICE, Work, count_work, faults_of, main, measure_work, read_budget
 
@@ -26,14 +26,14 @@ async def test_a_request_takes_no_more_than_its_budget(tmp_path: Path) -> None:
 
 async def test_a_loop_on_the_path_is_over_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A handful of lines more for each request is seen, and where."""
-    judge = proxy.answering.judge
+    judge = proxy.upstream.answering.judge
 
     def judge_dearly(*arguments):  # type: ignore[no-untyped-def]
         for _ in range(100):
             len(arguments)
         return judge(*arguments)
 
-    monkeypatch.setattr(proxy.answering, "judge", judge_dearly)
+    monkeypatch.setattr(proxy.upstream.answering, "judge", judge_dearly)
     faults = faults_of(measure_work(tmp_path), read_budget() or {})
 
     assert any(fault.startswith("plain request: ") and "instructions where the budget" in fault for fault in faults)

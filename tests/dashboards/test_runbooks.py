@@ -91,7 +91,7 @@ def test_what_a_page_points_to_is_there(path: Path) -> None:
     """Other pages, documents, settings and paths of the admin listener."""
     text = path.read_text(encoding="utf-8")
     settings = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
-    admin = (ROOT / "proxy/admin.py").read_text(encoding="utf-8")
+    admin = (ROOT / "proxy/admin/routes.py").read_text(encoding="utf-8")
 
     assert [link for link in re.findall(r"\]\(([^)#]+)\)", text) if not (FOLDER / link).exists()] == []
     assert [page for page in re.findall(r"`(docs/[\w/.-]+)`", text) if not (ROOT / page).exists()] == []

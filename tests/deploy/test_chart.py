@@ -17,7 +17,7 @@ from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
 from helm_python import HelmError, chart
 
 from deploy.helm import render
-from proxy.config import load_config
+from proxy.config.settings import load_config
 from proxy.supervisor import CONTROL_END_SECONDS, KILL_MARGIN_SECONDS
 from telemetry import catalog
 

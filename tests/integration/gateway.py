@@ -118,8 +118,8 @@ class Gateway:
     def processes(self) -> Processes:
         """The process ids at this moment."""
         children = dict(_children(self.supervisor.pid))
-        control = [pid for pid, line in children.items() if "proxy.control" in line]
-        serving = [pid for pid, line in children.items() if "proxy.serving" in line]
+        control = [pid for pid, line in children.items() if "proxy.control.process" in line]
+        serving = [pid for pid, line in children.items() if "proxy.serving.process" in line]
         return Processes(self.supervisor.pid, control[0] if control else None, tuple(serving))
 
     async def start(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from proxy.endpoints import Endpoints
+from proxy.serving.endpoints import Endpoints
 from tests import plain_reading
 from tests.captures import Capture, load, names
 from tests.http1 import Head, Message, chunk

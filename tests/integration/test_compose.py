@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.config import load_config
+from proxy.config.settings import load_config
 from proxy.supervisor import CONTROL_END_SECONDS, KILL_MARGIN_SECONDS
 from tests.deploy.dockerfile import ROOT
 

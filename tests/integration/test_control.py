@@ -21,9 +21,9 @@ from aiohttp import web
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.config import load_config
+from proxy.config.settings import load_config
+from proxy.config.wiring import build_topology
 from proxy.records import RecordSender
-from proxy.wiring import build_topology
 from telemetry.catalog import EXPOSED
 from telemetry.cells import Cells, create_cells, map_cells
 from telemetry.layout import Layout, slot
@@ -82,7 +82,7 @@ class Control:
         (self.run_dir / "control.addresses").unlink(missing_ok=True)
         with self._errors.open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "proxy.control", "--config", str(self._config), "--run-dir", str(self.run_dir)),
+                *(sys.executable, "-m", "proxy.control.process", "--config", str(self._config), "--run-dir", str(self.run_dir)),
                 *("--processes", str(self._processes), "--parent-fd", str(reading)),
                 pass_fds=[reading],
                 stderr=errors,

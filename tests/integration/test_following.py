@@ -169,7 +169,8 @@ async def test_metrics_are_sent_from_the_same_snapshot(scene: Scene, receiver: O
 
 async def test_opentelemetry_is_loaded_only_where_it_is_used() -> None:
     """Serving processes never load it, and control does not either until a receiver is configured."""
-    code = "import sys, proxy.serving, proxy.control; print([m for m in ('opentelemetry', 'requests') if m in sys.modules])"
+    heavy = "[m for m in ('opentelemetry', 'requests') if m in sys.modules]"
+    code = f"import sys, proxy.serving.process, proxy.control.process; print({heavy})"
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
 
     assert done.stdout.strip() == b"[]"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import parse_config
+from proxy.config.settings import parse_config
+from proxy.config.wiring import build_topology
 from proxy.rundir import serving_cells
-from proxy.wiring import build_topology
 from telemetry.catalog import Scope
 from telemetry.cells import map_cells
 from telemetry.layout import Layout, offset

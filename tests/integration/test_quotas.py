@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.state import TICK_SECONDS
+from proxy.serving.state import TICK_SECONDS
 from tests.integration.answers import chat_answer, usage_of
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.load import all_up, eventually

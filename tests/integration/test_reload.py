@@ -18,8 +18,8 @@ import aiohttp
 import pytest
 import yaml
 
-from proxy.reload import LOOK_SECONDS, Reloader, first_config
-from proxy.wiring import build_topology
+from proxy.config.wiring import build_topology
+from proxy.control.reload import LOOK_SECONDS, Reloader, first_config
 from tests.http1 import chunk, last_chunk
 from tests.integration.answers import DONE, chat_answer, chat_events, event, sse_head, usage_of
 from tests.integration.gateway import Gateway, running_gateway

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import LimitsConfig
+from proxy.config.settings import LimitsConfig
 from proxy.supervisor import CONTROL_END_SECONDS, EXIT_CONFIGURATION, KILL_MARGIN_SECONDS
 from tests.deploy.dockerfile import ROOT
 from tests.integration.gateway import running_gateway

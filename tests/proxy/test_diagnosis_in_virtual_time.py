@@ -15,15 +15,15 @@ import pytest
 from routing.policy import POLICIES
 from simulator import traces
 from simulator.arrivals import Arrival, Poisson
-from simulator.engine import Engine, EngineSettings, Noise
-from simulator.prefix import prompt_of_text
-from simulator.roofline_timing import RooflineTimer, Scale
-from simulator.virtual import Change, simulate
-from simulator.virtual_routing import by_policy
+from simulator.engine.engine import Engine, EngineSettings, Noise
+from simulator.engine.prefix import prompt_of_text
+from simulator.engine.roofline_timing import RooflineTimer, Scale
+from simulator.virtual.fleet import Change, simulate
+from simulator.virtual.routing import by_policy
 from telemetry.diagnosis import CauseName
 from telemetry.layout import slot
 from telemetry.record import RequestRecord
-from tests.proxy.test_judging import Court
+from tests.proxy.control.test_judging import Court
 from tests.proxy.virtual_records import records_of
 from tests.telemetry.judged import YARDSTICK
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from proxy.config import parse_config, warnings_of
-from proxy.wiring import build_topology
+from proxy.config.settings import parse_config, warnings_of
+from proxy.config.wiring import build_topology
 from routing.demand import Demand
 from routing.estimate import TokenEstimate
 from routing.policy import Decision, Snapshot, choose

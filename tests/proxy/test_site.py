@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from proxy import observer
+from proxy.control import observer
+from proxy.control.observer import Site
 from proxy.listener import open_listener
-from proxy.observer import Site
 from tests.certificates import Authority
 
 

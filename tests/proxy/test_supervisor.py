@@ -100,8 +100,8 @@ def test_real_commands_carry_what_each_process_needs() -> None:
     control, first, second = commands(Path("g.yaml"), Path("/run/x"), [5, 6], parent_fd=7)
 
     shared = ["--run-dir", "/run/x", "--parent-fd", "7", "--processes", "2"]
-    assert control.arguments[1:] == ["-m", "proxy.control", "--config", "g.yaml", *shared]
-    assert first.arguments[1:] == ["-O", "-m", "proxy.serving", *shared, "--slot", "0", "--listen-fd", "5"]
+    assert control.arguments[1:] == ["-m", "proxy.control.process", "--config", "g.yaml", *shared]
+    assert first.arguments[1:] == ["-O", "-m", "proxy.serving.process", *shared, "--slot", "0", "--listen-fd", "5"]
     assert second.arguments[-4:] == ["--slot", "1", "--listen-fd", "6"]
     assert [command.is_serving for command in (control, first, second)] == [False, True, True]
 

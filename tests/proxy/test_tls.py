@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import ConfigError, parse_config, warnings_of
-from proxy.config_errors import RefusedError
+from proxy.config.errors import RefusedError
+from proxy.config.settings import ConfigError, parse_config, warnings_of
 from proxy.tls import ListenerTls, WorkerContexts, read_certificate, worker_context
 from routing.topology import TlsFiles, WorkerTls
 from tests.certificates import Authority

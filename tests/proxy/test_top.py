@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console, RenderableType
 
 from dashboards.live.shown import Fleet
-from proxy.observations import Answer, Failure
+from proxy.doctor.observations import Answer, Failure
 from proxy.top import Drawing, Unseen, fleet_of
 from tests.dashboards.terminal.fleets import a_fleet, a_worker
 

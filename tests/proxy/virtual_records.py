@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from simulator.served import Served
+from simulator.virtual.served import Served
 from telemetry.record import Outcome, RequestRecord
 
 

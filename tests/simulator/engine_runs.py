@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.engine import Engine, EngineSettings, Progress, Step
-from simulator.prefix import Prompt, prompt_of_text
-from simulator.timing import ConstantTimer
+from simulator.engine.engine import Engine, EngineSettings, Progress, Step
+from simulator.engine.prefix import Prompt, prompt_of_text
+from simulator.engine.timing import ConstantTimer
 
 TIMER = ConstantTimer(step_seconds=0.010, prefill_seconds_per_token=0.0001, context_seconds_per_token=0.000001)
 GPU: dict[str, Any] = {"timer": TIMER, "kv_tokens": 16_000}

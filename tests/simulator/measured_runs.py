@@ -8,11 +8,11 @@ from statistics import fmean
 from roofline.expected import DEFAULT_LOSSES
 from simulator.arrivals import Arrival, AtOnce, Closed, Pace, paced
 from simulator.draws import Draws
-from simulator.engine import Engine, EngineSettings
-from simulator.prefix import BlockRuns, Prompt
-from simulator.roofline_timing import RooflineTimer, kv_cache_tokens
-from simulator.served import Served
-from simulator.virtual import simulate
+from simulator.engine.engine import Engine, EngineSettings
+from simulator.engine.prefix import BlockRuns, Prompt
+from simulator.engine.roofline_timing import RooflineTimer, kv_cache_tokens
+from simulator.virtual.fleet import simulate
+from simulator.virtual.served import Served
 from tests.roofline.measured import setting
 
 ROUNDS = 10  # requests of each user

@@ -11,7 +11,7 @@ from simulator.dialect import ForcedUsage
 from simulator.refusals import Refusal
 from simulator.text import ToolCall, Wish
 from simulator.transfer import Transfer
-from simulator.wire_small import error_body
+from simulator.wire.small import error_body
 from tests.captures import load
 
 SERVED = Served(models=("tiny", "tiny-alias"), max_model_len=32768)

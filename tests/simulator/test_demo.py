@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 import yaml
 
-from proxy.config import parse_config
+from proxy.config.settings import parse_config
 from simulator.children import child
 from simulator.demo import WORKERS, Addresses, choose_addresses, gateway_config, welcome
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.drive import Driver, Ticket
-from simulator.engine import Engine, EngineSettings
+from simulator.engine.engine import Engine, EngineSettings
 from tests.simulator.engine_runs import GPU, TIMER, a_prompt
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine import Engine, EngineSettings, Progress, QueuePolicy, Speculation
-from simulator.prefix import BlockRuns, Prompt
+from simulator.engine.engine import Engine, EngineSettings, Progress, QueuePolicy, Speculation
+from simulator.engine.prefix import BlockRuns, Prompt
 from tests.simulator.engine_runs import TIMER
 
 BLOCKS = 24

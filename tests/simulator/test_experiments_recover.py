@@ -9,11 +9,11 @@ from roofline.experiments.least_squares import Timed
 from roofline.experiments.output_line import OutputLine, output_line
 from roofline.experiments.prompt_curve import PromptCurve, prompt_curve
 from simulator.arrivals import Arrival
-from simulator.engine import Engine, EngineSettings
-from simulator.prefix import Prompt
-from simulator.served import Served
-from simulator.timing import ConstantTimer, Noise, Part, StepWork
-from simulator.virtual import simulate
+from simulator.engine.engine import Engine, EngineSettings
+from simulator.engine.prefix import Prompt
+from simulator.engine.timing import ConstantTimer, Noise, Part, StepWork
+from simulator.virtual.fleet import simulate
+from simulator.virtual.served import Served
 
 SHARED, EACH, CONTEXT, PREFILL = 0.008, 50e-6, 0.1e-6, 30e-6
 TIMER = ConstantTimer(

@@ -11,10 +11,10 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from simulator.dialect import DIALECTS, NEWEST, Dialect
-from simulator.engine_values import EngineSettings, Speculation, Totals
+from simulator.engine.timing import ConstantTimer
+from simulator.engine.values import EngineSettings, Speculation, Totals
 from simulator.exposition import EngineView, Snapshot, write_page
 from simulator.metrics import FINISHED_REASONS, REJECTIONS, HttpStats, Lag, Ledger
-from simulator.timing import ConstantTimer
 
 CAPTURED = Path(__file__).parents[1] / "data" / "metrics" / "vllm-0.32.0.txt"
 TOTALS = Totals(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from roofline.capacity.memory import MemorySettings, memory_budget
+from simulator.engine.roofline_timing import Scale
 from simulator.hardware import Hardware, Placement, place
-from simulator.roofline_timing import Scale
 
 DEFAULT = Hardware()
 

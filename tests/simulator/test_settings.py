@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from simulator.dialect import ForcedUsage
+from simulator.engine.timing import ConstantTimer
 from simulator.settings import WorkerSettings
-from simulator.timing import ConstantTimer
 
 
 def settings(**fields: Any) -> WorkerSettings:

@@ -13,13 +13,13 @@ from simulator.answering import Answering, Circumstances
 from simulator.bodies import Served, parse_chat, parse_completion
 from simulator.dialect import NEWEST
 from simulator.drive import Driver
-from simulator.engine import Engine, EngineSettings, Progress
+from simulator.engine.engine import Engine, EngineSettings, Progress
 from simulator.faults import NO_FAULTS, End, Faults
 from simulator.plain import PlainAnswer
 from simulator.streamed import StreamedAnswer
-from simulator.wire import Head, Style
-from simulator.wire_chat import ChatFormat
-from simulator.wire_completion import CompletionFormat
+from simulator.wire.chat import ChatFormat
+from simulator.wire.common import Head, Style
+from simulator.wire.completion import CompletionFormat
 from tests.simulator.engine_runs import GPU
 
 SERVED = Served(models=("m",), max_model_len=4096)

@@ -10,11 +10,11 @@ import pytest
 from routing.policy import POLICIES
 from simulator import traces
 from simulator.arrivals import Poisson
-from simulator.engine import Engine, EngineSettings, Noise
+from simulator.engine.engine import Engine, EngineSettings, Noise
 from simulator.hardware import Hardware, place
-from simulator.served import summarise
-from simulator.virtual import simulate
-from simulator.virtual_routing import by_policy
+from simulator.virtual.fleet import simulate
+from simulator.virtual.routing import by_policy
+from simulator.virtual.served import summarise
 
 REQUESTS = 20_000
 SECONDS = 12.0  # a fifth of a minute for a fifth of the requests; about 4 s when this was written

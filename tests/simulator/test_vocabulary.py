@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.prefix import count_tokens
+from simulator.engine.prefix import count_tokens
 from simulator.text import Wish, write_output
 from simulator.vocabulary import (
     SPACED_WORDS,

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 
+from proxy.config.worker_url import parse_worker_url
 from proxy.discovery.found import FoundWorker
 from proxy.discovery.source import Listener, Source
-from proxy.worker_url import parse_worker_url
 
 
 def a_worker(

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.config import Config, parse_config
-from proxy.config_found import FoundWorkersConfig
+from proxy.config.found import FoundWorkersConfig
+from proxy.config.settings import Config, parse_config
+from proxy.config.wiring import build_topology
+from proxy.control.fleet import Fleet
 from proxy.discovery import finder as finder_module
 from proxy.discovery.dns import DnsSource
 from proxy.discovery.file import FileSource
@@ -21,8 +23,6 @@ from proxy.discovery.finder import Finder, source_of
 from proxy.discovery.found import Found, SourceError, kept_found
 from proxy.discovery.kubernetes import KubernetesSource
 from proxy.discovery.source import Listener, Source
-from proxy.fleet import Fleet
-from proxy.wiring import build_topology
 from telemetry.layout import Layout, slot
 from tests.proxy.discovery.finding import a_worker
 from tests.proxy.fleets import running_fleet

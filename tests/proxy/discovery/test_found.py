@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import parse_config
+from proxy.config.settings import parse_config
+from proxy.config.wiring import build_topology
+from proxy.control.overlay import LastWorkerError, Overlay
 from proxy.discovery.found import MAX_WORKERS, Found, FoundWorker, SourceError, checked, keep_found, kept_found
-from proxy.overlay import LastWorkerError, Overlay
-from proxy.wiring import build_topology
 from routing.topology import Topology
 from tests.proxy.discovery.finding import a_worker
 from tests.proxy.discovery.finding import names as found_names

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config_found import KubernetesConfig
+from proxy.config.found import KubernetesConfig
 from proxy.discovery.kubernetes import KubernetesSource
 from proxy.discovery.source import Pause
 from tests.integration.kubernetes_api import NAMESPACE, SERVICE, KubernetesApi, endpoint

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from proxy.cli import app
-from proxy.config_errors import ConfigError
+from proxy.config.errors import ConfigError
 from proxy.importing.command import Kind, imported
 from proxy.importing.draft import Draft, NothingToImportError
 from proxy.importing.options import options_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.calibrating import Calibrations, key_of
+from proxy.control.calibrating import Calibrations, key_of
 from proxy.probing.answer import Measured
 from proxy.probing.calibration import CalibrationError, reference_of, samples_of, write_reference
 from proxy.probing.design import Experiment

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from simulator.arrivals import Arrival
-from simulator.engine import Engine, EngineSettings
-from simulator.prefix import BlockRuns
+from simulator.engine.engine import Engine, EngineSettings
+from simulator.engine.prefix import BlockRuns
+from simulator.engine.timing import ConstantTimer
 from simulator.replay.shapes import Shape, arrivals_of, in_order, output_budget, total_tokens, window
-from simulator.timing import ConstantTimer
-from simulator.virtual import simulate
-from simulator.virtual_routing import demand_of
+from simulator.virtual.fleet import simulate
+from simulator.virtual.routing import demand_of
 
 ONE = Shape(at_seconds=0.0, prompt_tokens=1000, output_tokens=10)
 TIMER = ConstantTimer(step_seconds=0.01, prefill_seconds_per_token=1e-5, context_seconds_per_token=0.0)

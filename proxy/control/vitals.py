@@ -1,0 +1,102 @@
+"""What control finds out about the gateway itself, once a second: who is left out, what its processes use, what was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from math import nan
+from pathlib import Path
+
+from proxy.control.fleet import Fleet
+from proxy.control.observer import GatewayView
+from proxy.control.usage_of_processes import CpuCount, read_list, usages
+from proxy.rundir import PROCESSES
+from routing.health import Condition
+from routing.topology import Topology, Worker
+from telemetry.labels import LABELS
+from telemetry.layout import Layout, most_series, slot
+
+_log = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 1.0
+
+_LEFT_OUT = {reason: slot("ridgeline_worker_left_out", reason=reason) for reason in LABELS["ridgeline_worker_left_out.reason"]}
+_UP = slot("ridgeline_worker_up")
+_CPU = {role: slot("ridgeline_process_cpu_seconds_total", role=role) for role in LABELS["role"]}
+_RESIDENT = {role: slot("ridgeline_process_resident_bytes", role=role) for role in LABELS["role"]}
+_RESTARTS = {
+    role: slot("ridgeline_process_restarts_total", role=role) for role in LABELS["ridgeline_process_restarts_total.role"]
+}
+_SERIES = slot("ridgeline_exported_series")
+_LOG_LINES = slot("ridgeline_log_lines_dropped_total")
+
+
+def why_left_out(worker: Worker, up: float, condition: Condition) -> str | None:
+    """The first reason that holds for not giving a worker new requests; ``None`` if it gets them.
+
+    ``up`` is 0 when its health check fails; the condition is the worst that serving processes make of it.
+    """
+    if worker.is_draining:
+        return "draining"
+    if up == 0.0:
+        return "down"
+    if condition is Condition.SILENCE:
+        return "silence"
+    return "errors" if condition is Condition.ERRORS else None
+
+
+class Vitals:
+    """One per control process. ``log_dropped`` gives the lines that the request log has lost so far."""
+
+    def __init__(self, fleet: Fleet, view: GatewayView, run_dir: Path, processes: int, log_dropped: Callable[[], int]) -> None:
+        self._fleet = fleet
+        self._view = view
+        self._list = run_dir / PROCESSES
+        self._processes = processes
+        self._log_dropped = log_dropped
+        self._log_told = 0
+        self._topology: Topology | None = None
+        self._layout = Layout.of(fleet.topology)
+        self._cpu = CpuCount(goes_on=any(fleet.cells.values[cell] for cell in _CPU.values()))
+
+    def __repr__(self) -> str:
+        return f"<Vitals of {self._fleet}>"
+
+    async def run(self) -> None:
+        """Look every second until cancelled. A fault of ours in one look is logged and does not end it."""
+        while True:
+            try:
+                self.look()
+            except Exception:
+                _log.exception("the gateway could not look at itself")
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    def look(self) -> None:
+        """Write down what is there now."""
+        topology, cells = self._fleet.topology, self._fleet.cells.values
+        if topology is not self._topology:
+            self._topology, self._layout = topology, Layout.of(topology)
+            cells[_SERIES] = most_series(self._layout, self._processes, topology)
+        conditions = self._view.conditions()
+        for worker in topology.workers:
+            base = self._layout.worker_base(worker.index)
+            condition, left_out_by = conditions.get(worker.name, (Condition.WELL, 0))
+            reason = why_left_out(worker, cells[base + _UP], condition if left_out_by else Condition.WELL)
+            for name, cell in _LEFT_OUT.items():
+                cells[base + cell] = 1.0 if name == reason else nan
+        dropped = self._log_dropped()
+        cells[_LOG_LINES] += dropped - self._log_told
+        self._log_told = dropped
+        self._look_at_processes(cells)
+
+    def _look_at_processes(self, cells: memoryview[float]) -> None:
+        listed = read_list(self._list)
+        used = usages(listed, os.getppid())
+        for role, seconds in self._cpu.take(used).items():
+            cells[_CPU[role]] += seconds
+        for role, cell in _RESIDENT.items():
+            cells[cell] = sum(usage.resident_bytes for usage in used if usage.role == role) or nan
+        for role, cell in _RESTARTS.items():
+            cells[cell] = sum(one.restarts for one in listed if one.role == role) or cells[cell]

@@ -1,0 +1,1 @@
+"""The serving process: one request from its client to its record."""

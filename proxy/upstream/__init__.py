@@ -1,0 +1,1 @@
+"""Towards workers: connections, attempts, what comes back, and what each has to do."""

@@ -1,0 +1,1 @@
+"""The bytes of vLLM's answers, format by format."""

@@ -1,0 +1,394 @@
+"""Probes and scrapes of workers that are well, unwell, or send anything but a metrics page."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from math import isnan
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from proxy.control.probe import HealthState, Timing, WorkerCells, WorkerFigures, WorkerProbe, open_session, scan_page
+from routing.topology import Model, Pool, Topology, Worker
+from telemetry.catalog import Writer
+from telemetry.layout import Layout, gauge_starts, slot
+
+PAGE = b"""\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="capacity"} 99.0
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.25
+vllm:num_preemptions_total{engine="0",model_name="tiny"} 7.0
+"""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.mark.parametrize(
+    ("results", "verdicts"),
+    [
+        ("", []),
+        ("+", [True]),
+        ("-", [False]),  # the first result decides at once
+        ("+-", [True, True]),
+        ("+--", [True, True, False]),
+        ("+-+-", [True, True, True, True]),  # only failures in a row count
+        ("+--+", [True, True, False, True]),
+        ("-+-", [False, True, True]),
+        ("--+--", [False, False, True, True, False]),
+    ],
+)
+def test_health_verdicts(results: str, verdicts: list[bool]) -> None:
+    """Down after two failures in a row, up after one success; each change is told when it happens, and only then."""
+    assert HealthState().is_up is None
+    state = HealthState()
+    before: bool | None = None
+    for result, verdict in zip(results, verdicts, strict=True):
+        assert state.take(succeeded=result == "+") == (verdict is not before)
+        assert state.is_up is verdict
+        before = verdict
+
+
+def test_page_of_one_engine() -> None:
+    """The three figures are found, and not mistaken for names they are the start of."""
+    assert scan_page(PAGE) == WorkerFigures(running=3.0, waiting=2.0, kv_usage_ratio=0.25)
+
+
+def test_page_of_several_engines() -> None:
+    """Requests are summed over the engines of a worker; of their KV caches the fullest counts."""
+    second = PAGE.replace(b'engine="0"', b'engine="1"').replace(b"} 0.25", b"} 0.75")
+
+    assert scan_page(PAGE + second) == WorkerFigures(running=6.0, waiting=4.0, kv_usage_ratio=0.75)
+
+
+def test_page_of_old_versions() -> None:
+    """The old name of the KV usage is read where the new one is missing, and not added to it where both are there."""
+    old = b'vllm:gpu_cache_usage_perc{model_name="tiny"} 0.5\n'
+
+    assert scan_page(old) == WorkerFigures(running=None, waiting=None, kv_usage_ratio=0.5)
+    assert scan_page(PAGE + old) == scan_page(PAGE)
+
+
+@pytest.mark.parametrize(
+    ("line", "running"),
+    [
+        (b"vllm:num_requests_running 4\n", 4.0),
+        (b'vllm:num_requests_running{a="} 9 {"} 4 1700000000000\r\n', 4.0),
+        (b"vllm:num_requests_running{} 1e2\n", 100.0),
+        (b"vllm:num_requests_running{} 0\n", 0.0),
+        (b"vllm:num_requests_running{} NaN\n", None),
+        (b"vllm:num_requests_running{} +Inf\n", None),
+        (b"vllm:num_requests_running{} -1\n", None),
+        (b"vllm:num_requests_running{} \n", None),
+        (b"vllm:num_requests_running{\n", None),
+        (b"vllm:num_requests_running{} four\n", None),
+        (b'vllm:num_requests_running{engine="0"} 4\nvllm:num_requests_running{engine="1"} NaN\n', None),
+        (b"# vllm:num_requests_running 4\n", None),
+    ],
+)
+def test_lines_of_a_page(line: bytes, running: float | None) -> None:
+    """A value is taken only where it is a number that a count can be; a sum with an unknown part is unknown."""
+    figures = scan_page(line + b"vllm:num_requests_waiting 1\n")
+
+    assert figures is not None
+    assert figures.running == running
+
+
+@pytest.mark.parametrize(
+    "page",
+    [b"", b"\n", b"<html><body>vllm:num_requests_running 4</body></html>\n", PAGE[:-20], b"\xff\xfe\x00\n", b"python_info 1\n"],
+)
+def test_what_is_no_page(page: bytes) -> None:
+    """A page that was cut, or has none of the figures, is a failed scrape and not a row of zeros."""
+    assert scan_page(page) is None
+
+
+def a_topology(url: str) -> Topology:
+    worker = Worker(index=0, name="w-0", url=url, host="127.0.0.1", port=1, base_path="", authority="127.0.0.1")
+    pool = Pool(index=0, model="tiny", name="default", workers=(worker,))
+    model = Model(index=0, name="tiny", aliases=(), pools=(pool,))
+    return Topology(models=(model,), pools=(pool,), workers=(worker,))
+
+
+class Probed:
+    """A probe and the cells it writes."""
+
+    def __init__(self, probe: WorkerProbe, values: memoryview[float], layout: Layout) -> None:
+        self.probe = probe
+        self._values = values
+        self._base = layout.worker_base(0)
+
+    def __getitem__(self, name: str) -> float:
+        return self._values[self._base + slot(f"ridgeline_{name}")]
+
+    @property
+    def load(self) -> tuple[float, float, float]:
+        return self["worker_running_requests"], self["worker_waiting_requests"], self["worker_kv_usage_ratio"]
+
+
+@asynccontextmanager
+async def probing(
+    url: str, worker_key: str | None = None, make_cells: type[WorkerCells] = WorkerCells
+) -> AsyncIterator[Probed]:
+    topology = a_topology(url)
+    layout = Layout.of(topology)
+    values: memoryview[float] = memoryview(bytearray(8 * layout.size)).cast("d")
+    for cell, start in gauge_starts(layout, Writer.CONTROL):
+        values[cell] = start
+    async with open_session() as session:
+        probe = WorkerProbe(
+            topology.workers[0],
+            session=session,
+            cells=make_cells(values, layout, topology.workers[0]),
+            worker_key=worker_key,
+            timing=Timing(period_seconds=0.02, health_seconds=0.2, scrape_seconds=0.3),
+        )
+        yield Probed(probe, values, layout)
+
+
+@asynccontextmanager
+async def a_worker(health: Handler, metrics: Handler) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_get("/sub/health", health)
+    app.router.add_get("/sub/metrics", metrics)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/sub"
+    finally:
+        await runner.cleanup()
+
+
+def answers(status: int = 200, body: bytes = b"", **headers: str) -> Handler:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, body=body, headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+    return answer
+
+
+async def hangs(_: web.Request) -> web.Response:
+    await asyncio.sleep(60)
+    return web.Response()
+
+
+async def sends_half(request: web.Request) -> web.StreamResponse:
+    """End the connection within the body that was announced."""
+    response = web.StreamResponse()
+    response.content_length = len(PAGE)
+    await response.prepare(request)
+    await response.write(PAGE[: len(PAGE) // 2])
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def trickles(request: web.Request) -> web.StreamResponse:
+    """Send a page that never ends, slowly."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while True:
+        await response.write(PAGE)
+        await asyncio.sleep(0.01)
+
+
+def is_unknown(load: tuple[float, float, float]) -> bool:
+    return all(map(isnan, load))
+
+
+async def test_well_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that answers is up, its figures are published, and one line says so."""
+    caplog.set_level(logging.INFO)
+    async with a_worker(answers(), answers(body=PAGE)) as url, probing(url) as probed:
+        assert isnan(probed["worker_up"])
+        await probed.probe.turn()
+        await probed.probe.turn()
+
+        assert probed["worker_up"] == 1.0
+        assert probed.load == (3.0, 2.0, 0.25)
+        assert probed["scrape_failures_total"] == 0.0
+    assert [record.getMessage() for record in caplog.records] == ["worker w-0 is up"]
+
+
+@pytest.mark.parametrize(
+    ("health", "reason"),
+    [
+        (answers(503), "its health check answered 503"),
+        (answers(302, Location="http://127.0.0.1:1/"), "its health check answered 302"),
+        (hangs, "its health check did not answer within 0.2 s"),
+    ],
+)
+async def test_unwell_worker(health: Handler, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker whose health check fails is down, with one line that says why; its figures are still read."""
+    async with a_worker(health, answers(body=PAGE)) as url, probing(url) as probed:
+        await probed.probe.turn()
+
+        assert probed["worker_up"] == 0.0
+        assert probed.load == (3.0, 2.0, 0.25)
+    assert [record.getMessage() for record in caplog.records] == [f"worker w-0 is down: {reason}"]
+
+
+async def test_worker_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    """A refused connection is a failure of both, told in plain words."""
+    async with a_worker(answers(), answers()) as url:
+        pass
+    async with probing(url) as probed:
+        await probed.probe.turn()
+
+        assert probed["worker_up"] == 0.0
+        assert is_unknown(probed.load)
+        assert probed["scrape_failures_total"] == 1.0
+    assert "is down: its health check failed: connection refused" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        answers(500, PAGE),
+        answers(404),
+        answers(302, PAGE, Location="/sub/health"),
+        answers(body=b"<html>vllm:num_requests_running 1</html>\n"),
+        answers(body=b"x" * 10_000_000 + b"\n" + PAGE),
+        answers(body=PAGE, Content_Encoding="gzip"),
+        answers(body=PAGE[:-3]),
+        answers(body=PAGE.replace(b"3.0", b"NaN").replace(b"2.0", b"NaN").replace(b"0.25", b"NaN")),
+        sends_half,
+        hangs,
+        trickles,
+    ],
+)
+async def test_failed_scrape_leaves_no_figures(metrics: Handler) -> None:
+    """After a scrape that failed in any way the figures are unknown, never old and never 0; the worker stays up."""
+    pages = [answers(body=PAGE), metrics]
+
+    async def next_page(request: web.Request) -> web.StreamResponse:
+        return await pages.pop(0)(request)
+
+    async with a_worker(answers(), next_page) as url, probing(url) as probed:
+        await probed.probe.turn()
+        assert probed.load == (3.0, 2.0, 0.25)
+        await probed.probe.turn()
+
+        assert is_unknown(probed.load)
+        assert probed["scrape_failures_total"] == 1.0
+        assert probed["worker_up"] == 1.0
+
+
+async def test_requests_carry_the_workers_key_and_no_cookie(caplog: pytest.LogCaptureFixture) -> None:
+    """The key goes along as Bearer and into no line; a cookie that was set does not come back."""
+    caplog.set_level(logging.DEBUG)
+    seen: list[tuple[str | None, str | None]] = []
+
+    async def health(request: web.Request) -> web.Response:
+        seen.append((request.headers.get("Authorization"), request.headers.get("Cookie")))
+        return web.Response(headers={"Set-Cookie": "a=b"})
+
+    async with a_worker(health, answers(500)) as url, probing(url, worker_key="s3cret") as probed:
+        await probed.probe.turn()
+        await probed.probe.turn()
+
+    assert seen == [("Bearer s3cret", None)] * 2
+    assert "s3cret" not in caplog.text
+
+
+class FaultyCells(WorkerCells):
+    """Fails the first time."""
+
+    has_failed = False
+
+    def set_figures(self, figures: WorkerFigures | None) -> None:
+        if not self.has_failed:
+            self.has_failed = True
+            raise RuntimeError("a mistake")
+        super().set_figures(figures)
+
+
+async def test_probe_goes_on_after_a_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    """A turn that raises is logged, and the next one is made all the same."""
+    async with a_worker(answers(), answers(body=PAGE)) as url, probing(url, make_cells=FaultyCells) as probed:
+        task = asyncio.create_task(probed.probe.run(0.0))
+        async with asyncio.timeout(5):
+            while True:
+                if probed.load == (3.0, 2.0, 0.25):
+                    break
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    assert "a mistake" in caplog.text
+
+
+def test_unknown_is_not_zero() -> None:
+    """A figure that a page does not have is published as NaN and counts no failure."""
+    topology = a_topology("http://127.0.0.1:1")
+    layout = Layout.of(topology)
+    values: memoryview[float] = memoryview(bytearray(8 * layout.size)).cast("d")
+    cells = WorkerCells(values, layout, topology.workers[0])
+
+    cells.set_figures(WorkerFigures(running=1.0, waiting=None, kv_usage_ratio=None))
+
+    base = layout.worker_base(0)
+    assert values[base + slot("ridgeline_worker_running_requests")] == 1.0
+    assert isnan(values[base + slot("ridgeline_worker_waiting_requests")])
+    assert isnan(values[base + slot("ridgeline_worker_kv_usage_ratio")])
+    assert values[base + slot("ridgeline_scrape_failures_total")] == 0.0
+
+
+async def test_a_worker_that_is_another_process_than_before_has_been_restarted(caplog: pytest.LogCaptureFixture) -> None:
+    """It is counted and told once for each new process; a page that does not say when it began tells nothing."""
+    caplog.set_level(logging.WARNING)
+    started = [b"1.79597302361e+09", b"1.79597302361e+09", None, b"1.795973099e+09", b"1.795973099e+09"]
+
+    async def page(_: web.Request) -> web.Response:
+        moment = started.pop(0)
+        return web.Response(body=PAGE + (b"" if moment is None else b"process_start_time_seconds %b\n" % moment))
+
+    async with a_worker(answers(), page) as url, probing(url) as probed:
+        for restarts in (0.0, 0.0, 0.0, 1.0, 1.0):
+            await probed.probe.turn()
+            assert probed["worker_restarts_total"] == restarts
+    assert [record.getMessage() for record in caplog.records] == ["worker w-0 has been restarted"]
+
+
+def a_cache_line(engine: int, **labels: object) -> bytes:
+    """The settings of one engine's cache, as the page has them."""
+    text = ",".join(f'{name}="{value}"' for name, value in {"engine": engine, **labels}.items())
+    return b"vllm:cache_config_info{" + text.encode() + b"} 1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "tokens"),
+    [
+        (a_cache_line(0, block_size=16, num_gpu_blocks=1000), 16_000.0),
+        (a_cache_line(0, block_size=16, num_gpu_blocks=1000) + a_cache_line(1, block_size=16, num_gpu_blocks=500), 24_000.0),
+        (a_cache_line(0, block_size=16, kv_cache_size_tokens=20_000, num_gpu_blocks=1000), 20_000.0),
+        (a_cache_line(0, block_size=16, user_specified_block_size=8, num_gpu_blocks="None"), None),
+        (a_cache_line(0, block_size=16, num_gpu_blocks=1000) + a_cache_line(1, block_size=16), None),
+        (a_cache_line(0, block_size=16, num_gpu_blocks=0), None),
+        (b"# TYPE vllm:cache_config_info gauge\n", None),
+    ],
+)
+def test_the_size_of_the_cache_is_read(lines: bytes, tokens: float | None) -> None:
+    """Tokens over all engines, as the page says itself or as blocks of so many; unknown where one engine does not tell."""
+    figures = scan_page(PAGE + lines)
+
+    assert figures is not None
+    assert figures.kv_tokens == tokens
+
+
+def test_the_size_of_the_cache_of_a_real_page() -> None:
+    """A captured page of vLLM 0.32 has 2,097,152 tokens in 16,384 blocks of 128."""
+    page = (Path(__file__).parents[2] / "data/metrics/vllm-0.32.0.txt").read_bytes()
+
+    figures = scan_page(page if page.endswith(b"\n") else page + b"\n")
+
+    assert figures is not None
+    assert figures.kv_tokens == 2_097_152.0
