@@ -17,6 +17,18 @@ ARROWS: Mapping[str, frozenset[str]] = {
     "roofline": frozenset(),
 }
 
+# Within the proxy the serving path stands alone: what each of its packages may import of the proxy. It knows no configuration
+# file, no control and no admin; what it is told comes in through `published`.
+SERVING_PATH: Mapping[str, frozenset[str]] = {
+    "proxy.wire": frozenset({"proxy.wire"}),
+    "proxy.serving": frozenset(
+        {f"proxy.{name}" for name in ("wire", "serving", "upstream", "published", "records", "rundir", "tls")}
+    ),
+    "proxy.upstream": frozenset({f"proxy.{name}" for name in ("wire", "serving", "upstream", "rundir", "tls")}),
+}
+# What the rest of the proxy may use of the serving path: what paths and headers are called.
+SERVING_PATH_FOR_OTHERS = frozenset({"proxy.serving.endpoints", "proxy.wire.request_head"})
+
 # Core: the decision parts. What they import of the project is core with them.
 CORE_PACKAGES = ("routing", "roofline", "telemetry")
 CORE_MODULES = (
@@ -112,6 +124,23 @@ def arrow_faults(module: str, source: str, *, is_package: bool = False) -> list[
         outside = target in {"tests", "benchmarks", "examples"}
         if outside or (target in ARROWS and target != package and target not in ARROWS[package]):
             faults.append(f"{module}:{item.line} imports {item.module}")
+    return faults
+
+
+def serving_path_faults(module: str, source: str, *, is_package: bool = False) -> list[str]:
+    """The imports that tie the serving path to the rest of the proxy, in either direction."""
+    here = ".".join(module.split(".")[:2])
+    allowed = SERVING_PATH.get(here)
+    faults = []
+    for item in imports_of(module, source, is_package=is_package):
+        parts = item.module.split(".")
+        if parts[0] != "proxy":
+            continue
+        names = [item.module] if len(parts) > 1 else [f"proxy.{name}" for name in item.names]
+        for name in names:
+            target = ".".join(name.split(".")[:2])
+            if target not in allowed if allowed is not None else target in SERVING_PATH and name not in SERVING_PATH_FOR_OTHERS:
+                faults.append(f"{module}:{item.line} imports {name}")
     return faults
 
 

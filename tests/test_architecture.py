@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import ARROWS, arrow_faults, core_of, is_core, purity_faults, text_faults
+from tests.architecture import ARROWS, arrow_faults, core_of, is_core, purity_faults, serving_path_faults, text_faults
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES = 450
@@ -52,6 +52,44 @@ def test_imports_follow_the_arrows() -> None:
     known = packages()
 
     assert [fault for name, text in sources.items() for fault in arrow_faults(name, text, is_package=name in known)] == []
+
+
+def test_the_serving_path_stands_alone() -> None:
+    """What serves imports nothing of configuration, control or admin, and these only names of it."""
+    sources = {name: text for name, text in module_sources().items() if name.startswith("proxy.")}
+    known = packages()
+
+    assert any(name.startswith("proxy.upstream.") for name in sources), "the rule no longer finds the serving path"
+    assert [f for name, text in sources.items() for f in serving_path_faults(name, text, is_package=name in known)] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("proxy.serving.state", "from proxy.config.settings import Config"),
+        ("proxy.serving.state", "from proxy import config"),
+        ("proxy.wire.framing", "from ..serving import client"),
+        ("proxy.upstream.load", "def late():\n    import proxy.control.fleet"),
+        ("proxy.control.fleet", "from proxy.upstream.load import Loads"),
+        ("proxy.admin.routes", "from proxy.serving import client"),
+    ],
+)
+def test_a_tie_to_the_serving_path_is_found(module: str, source: str) -> None:
+    """The check sees imports in both directions, at any depth and in every form."""
+    assert len(serving_path_faults(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("proxy.serving.state", "from proxy.published import Reader\nfrom proxy.wire import answers\nimport telemetry.meter"),
+        ("proxy.control.tracing_sinks", "from proxy.serving.endpoints import Endpoints\nfrom proxy.config import wiring"),
+        ("proxy.supervisor", "from proxy import rundir"),
+    ],
+)
+def test_what_the_serving_path_shares_is_let_through(module: str, source: str) -> None:
+    """What all processes share, and what paths and headers are called, are no ties."""
+    assert serving_path_faults(module, source) == []
 
 
 def test_the_core_is_pure() -> None:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from proxy.serving.exchange import Exchange
     from proxy.serving.quotas import Charge
     from proxy.serving.state import ServingState
-    from proxy.serving.tracing import SampledTrace
     from proxy.upstream.connections import WorkerConnection
     from proxy.upstream.ledger import Stay
     from proxy.upstream.prefill_leg import Leg
     from proxy.upstream.relay import Relay
     from proxy.wire.framing import AnswerHead
     from proxy.wire.request_head import RequestHead
+    from proxy.wire.tracing import SampledTrace
     from routing.admission_queue import Waiting
     from routing.policy import Decision
     from routing.topology import Key, Pool

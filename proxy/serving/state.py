@@ -20,7 +20,6 @@ from proxy.serving.counting import CountingProcess
 from proxy.serving.endpoints import Endpoint, Endpoints
 from proxy.serving.lookups import Owners
 from proxy.serving.quotas import Quotas
-from proxy.serving.tracing import Tracer, hash_of, header_pattern
 from proxy.tls import ListenerTls, WorkerContexts
 from proxy.upstream.connections import WorkerConnections
 from proxy.upstream.load import WorkerLoads
@@ -29,6 +28,7 @@ from proxy.upstream.usage_refusals import UsageRefusals
 from proxy.wire.framing import parse_answer_head
 from proxy.wire.known_heads import KnownHeads
 from proxy.wire.request_head import parse_request_head
+from proxy.wire.tracing import Tracer, hash_of, header_pattern
 from routing.policy import Decision
 from routing.retry_budget import RetryBudget
 from routing.topology import Key, Topology, Worker

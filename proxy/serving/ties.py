@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
-from proxy.serving.tracing import header_pattern
 from proxy.wire.inference import InferenceRequest
+from proxy.wire.tracing import header_pattern
 from routing.affinity import affinity_of, session_of
 from routing.ring import needs_ring
 from routing.topology import Model

@@ -12,9 +12,9 @@ from hashlib import sha256
 import httptools
 import msgspec
 
-from proxy.serving.tracing import TraceContext, parse_traceparent
 from proxy.wire.errors import ClientFault
 from proxy.wire.framing import HOP_BY_HOP
+from proxy.wire.tracing import TraceContext, parse_traceparent
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128

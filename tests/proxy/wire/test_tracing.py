@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from proxy.serving.tracing import MOST_ATTEMPTS, SampledTrace, TraceContext, Tracer, hash_of, header_pattern, parse_traceparent
 from proxy.wire.request_head import RequestHead, parse_request_head
+from proxy.wire.tracing import MOST_ATTEMPTS, SampledTrace, TraceContext, Tracer, hash_of, header_pattern, parse_traceparent
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
