@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,8 @@ from typing import Any
 
 import aiohttp
 
+from tests.chaos.dialects import CHAT, Dialect
 from tests.chaos.workers import MODEL
-
-_PATH = "/v1/chat/completions"
 
 
 class Verdict(StrEnum):
@@ -35,7 +33,8 @@ class Question:
     body: dict[str, Any]
     text: str
     completion_tokens: int
-    finish_reason: str
+    finish_reason: str  # in the words of a chat
+    dialect: Dialect = CHAT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,7 @@ async def ask_oracle(url: str, bodies: Sequence[dict[str, Any]]) -> list[Questio
     places = asyncio.Semaphore(16)
 
     async def ask(session: aiohttp.ClientSession, body: dict[str, Any]) -> Question:
-        async with places, session.post(url + _PATH, json=body) as answer:
+        async with places, session.post(url + CHAT.path, json=body) as answer:
             assert answer.status == 200, await answer.text()
             found = await answer.json()
         choice = found["choices"][0]
@@ -98,10 +97,15 @@ async def ask(
     streams: bool,
     leaves_after_events: int | None,
     headers: Mapping[str, str] | None = None,
+    asks_usage: bool = True,
 ) -> Result:
-    """Ask once and judge."""
+    """Ask once and judge. ``asks_usage``: a stream that has usage only on demand is to have it."""
     started_at = time.monotonic()
-    body = question.body | ({"stream": True, "stream_options": {"include_usage": True}} if streams else {})
+    dialect = question.dialect
+    tells_usage = asks_usage or not dialect.asks_for_usage
+    body = question.body | ({"stream": True} if streams else {})
+    if streams and dialect.asks_for_usage and asks_usage:
+        body["stream_options"] = {"include_usage": True}
     worker = request_id = status = None
     received = b""
 
@@ -117,7 +121,7 @@ async def ask(
         )
 
     try:
-        async with session.post(base_url + _PATH, json=body, headers=headers) as answer:
+        async with session.post(base_url + dialect.path, json=body, headers=headers) as answer:
             worker, request_id = (answer.headers.get(name) for name in ("x-ridgeline-worker", "x-request-id"))
             status = answer.status
             if answer.status != 200:
@@ -129,54 +133,45 @@ async def ask(
                 received += data
                 if leaves_after_events is not None and received.count(b"\n\n") >= leaves_after_events:
                     answer.close()
-                    verdict, detail = _judge_stream(received, question, is_whole=False)
+                    verdict, detail = _judge_stream(received, question, is_whole=False, tells_usage=tells_usage)
                     return result(Verdict.LEFT if verdict is Verdict.CUT else verdict, detail)
-        return result(*_judge_stream(received, question, is_whole=True))
+        return result(*_judge_stream(received, question, is_whole=True, tells_usage=tells_usage))
     except (aiohttp.ClientError, ConnectionError) as error:
         if not received:
             verdict = Verdict.CUT if worker is not None else Verdict.REFUSED
             return result(verdict, type(error).__name__)
-        verdict, detail = _judge_stream(received, question, is_whole=False) if streams else (Verdict.CUT, "")
+        verdict, detail = (
+            _judge_stream(received, question, is_whole=False, tells_usage=tells_usage) if streams else (Verdict.CUT, "")
+        )
         return result(verdict, detail or type(error).__name__)
     except TimeoutError:
         return result(Verdict.WRONG, f"hung, with {len(received)} bytes")
 
 
 def _judge_plain(received: bytes, question: Question) -> tuple[Verdict, str]:
-    found = json.loads(received)
-    choice = found["choices"][0]
-    got = (choice["message"]["content"], found["usage"]["completion_tokens"], choice["finish_reason"])
-    if got == (question.text, question.completion_tokens, question.finish_reason):
+    found = question.dialect.plain(received)
+    got = (found.text, found.completion_tokens, found.finish)
+    if got == (question.text, question.completion_tokens, question.dialect.finishes[question.finish_reason]):
         return Verdict.SERVED, ""
     return Verdict.WRONG, f"another answer: {str(got)[:200]}"
 
 
-def _judge_stream(received: bytes, question: Question, *, is_whole: bool) -> tuple[Verdict, str]:
+def _judge_stream(received: bytes, question: Question, *, is_whole: bool, tells_usage: bool) -> tuple[Verdict, str]:
     """A whole stream has to be the answer, unless it says that it is not; what came of a cut one has to be its beginning."""
-    text, finish, error, tokens, ends, starts = "", None, None, None, 0, 0
-    for event in received.split(b"\n\n")[:-1]:
-        payload = event.removeprefix(b"data: ")
-        if payload == b"[DONE]":
-            ends += 1
-            continue
-        if payload.startswith(b":"):
-            continue
-        found = json.loads(payload)
-        error = error or found.get("error")
-        if found.get("usage"):
-            tokens = found["usage"]["completion_tokens"]
-        for choice in found.get("choices", ()):
-            starts += "role" in choice["delta"]
-            text += choice["delta"].get("content") or ""
-            finish = choice["finish_reason"] or finish
-    if starts > 1 or ends > 1:
-        return Verdict.WRONG, f"{starts} beginnings and {ends} ends"
-    if not question.text.startswith(text):
-        return Verdict.WRONG, f"another text: {text[:200]!r}"
-    if error is not None:
-        return Verdict.CUT, str(error)[:200]
+    found = question.dialect.stream(received)
+    if found.starts > 1 or found.ends > 1:
+        return Verdict.WRONG, f"{found.starts} beginnings and {found.ends} ends"
+    if not question.text.startswith(found.text):
+        return Verdict.WRONG, f"another text: {found.text[:200]!r}"
+    if not tells_usage and found.completion_tokens is not None:
+        return Verdict.WRONG, "usage that nobody asked for"
+    if found.error is not None:
+        return Verdict.CUT, str(found.error)[:200]
     if not is_whole:
         return Verdict.CUT, "cut"
-    if (text, finish, tokens, ends) == (question.text, question.finish_reason, question.completion_tokens, 1):
+    tokens = question.completion_tokens if tells_usage else None
+    got = (found.text, found.finish, found.completion_tokens, found.ends)
+    if got == (question.text, question.dialect.finishes[question.finish_reason], tokens, 1):
         return Verdict.SERVED, ""
-    return Verdict.WRONG, f"no error and no whole answer: finish {finish}, {tokens} tokens, {ends} ends, {len(text)} characters"
+    ended = f"finish {found.finish}, {found.completion_tokens} tokens, {found.ends} ends, {len(found.text)} characters"
+    return Verdict.WRONG, f"no error and no whole answer: {ended}"

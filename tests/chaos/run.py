@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -41,11 +41,13 @@ class Report:
 
     def unexplained(self) -> list[Result]:
         """Answers that were cut although nothing that cuts was done to their worker at the time."""
-        return [one for one in self.results if one.verdict is Verdict.CUT and not self._is_explained(one)]
+        cutting = {kind for kind in Kind if kind.cuts}
+        return [one for one in self.results if one.verdict is Verdict.CUT and not self.met(one, cutting)]
 
-    def _is_explained(self, result: Result) -> bool:
+    def met(self, result: Result, kinds: Set[Kind]) -> bool:
+        """Whether one of these was done to the worker of an answer at the time."""
         return any(
-            trouble.kind.cuts
+            trouble.kind in kinds
             and trouble.worker == result.worker
             and result.started_at < self.started_at + trouble.until_seconds + _AFTER_SECONDS
             and result.ended_at > self.started_at + trouble.from_seconds

@@ -10,6 +10,7 @@ from typing import Any
 from tests.chaos.client import Verdict
 from tests.integration.gateway import Metrics
 from tests.soak.disturbing import Killed, Kind
+from tests.soak.leaving import Leaving
 from tests.soak.traffic import Sent
 
 # So long before control is killed records may still be on their way to it.
@@ -20,6 +21,7 @@ _AROUND_SERVING_SECONDS = 0.25
 FINISHED = "completion tokens of finished answers: clients, "  # and the name of a worker
 _SHOWN = 5  # requests of a check that fails
 _NOT_SENT = ("connect_failed", "connect_timeout", "stale")  # results of attempts that no worker has read
+_NO_LINE: Mapping[str, Any] = {"worker": None}
 _OUTCOMES = {
     Verdict.SERVED: {"ok"},
     Verdict.LEFT: {"ok", "client_gone"},  # it may have left after the last byte
@@ -60,6 +62,16 @@ class Books:
     worker_requests: Mapping[str, float]  # by worker, as it counts; those that were killed or removed meanwhile left out
     worker_tokens: Mapping[str, float]  # of answers that it finished; only workers to which nothing was done
 
+    @property
+    def endpoints(self) -> list[str]:
+        """What was asked for."""
+        return sorted({one.endpoint for one in self.sent})
+
+    @property
+    def by_id(self) -> dict[str, Mapping[str, Any]]:
+        """The lines of the log by the request that they are of."""
+        return {line["request_id"]: line for line in self.lines}
+
     def in_flight_when_killed(self, key: str | None = None) -> list[Sent]:
         """Requests that a killed serving process may have taken with it."""
         instants = [one.killed_at for one in self.killed if one.kind is Kind.KILL_SERVING]
@@ -86,11 +98,12 @@ def _between_clients_and_counters(books: Books) -> list[Check]:
     lost = books.in_flight_when_killed()
     checks = [
         Check(
-            name="requests: clients, /metrics",
-            expected=len(sent),
-            found=metrics.total("ridgeline_requests_total", endpoint="chat"),
-            may_differ_by=len(lost),
+            name=f"requests of {endpoint}: clients, /metrics",
+            expected=sum(one.endpoint == endpoint for one in sent),
+            found=metrics.total("ridgeline_requests_total", endpoint=endpoint),
+            may_differ_by=sum(one.endpoint == endpoint for one in lost),
         )
+        for endpoint in books.endpoints
     ]
     for key in sorted({one.key for one in sent}):
         own, lost_of_key = [one for one in sent if one.key == key], books.in_flight_when_killed(key)
@@ -114,7 +127,7 @@ def _between_clients_and_counters(books: Books) -> list[Check]:
 def _between_counters_and_log(books: Books) -> list[Check]:
     """One line for each request, and in each what its client saw."""
     metrics, lines = books.metrics, books.lines
-    by_id = {line["request_id"]: line for line in lines}
+    by_id = books.by_id
     on_the_way = books.on_the_way_when_killed()
     unsure = {one.request_id for one in books.in_flight_when_killed()}
     known = {one.request_id for one in books.sent}
@@ -131,11 +144,12 @@ def _between_counters_and_log(books: Books) -> list[Check]:
         ),
         Check(
             name="requests: /metrics, log",
-            expected=metrics.total("ridgeline_requests_total", endpoint="chat"),
+            expected=sum(metrics.total("ridgeline_requests_total", endpoint=endpoint) for endpoint in books.endpoints),
             found=len(by_id),
             may_differ_by=max(dropped, len(on_the_way)),
         ),
         nobody("outcomes: lines that say another than the client saw", _other_outcomes(books, by_id)),
+        nobody("phases: lines of clients that left in their upload and say otherwise", _other_phases(books, by_id)),
         Check(
             name="completion tokens of answers: clients, log",
             expected=sum(one.completion_tokens for one in served),
@@ -164,11 +178,17 @@ def _other_outcomes(books: Books, by_id: Mapping[str, Mapping[str, Any]]) -> lis
     for one in books.sent:
         line = by_id.get(one.request_id)
         allowed = {"rejected"} if one.is_limited else _OUTCOMES.get(one.result.verdict)
-        if one.result.verdict is Verdict.LEFT and one.result.detail != "cut":  # it was told of an error before it left
+        # It was told of an error before it left, or may have been.
+        if one.result.verdict is Verdict.LEFT and one.result.detail != "cut":
             allowed = _OUTCOMES[Verdict.LEFT] | _OUTCOMES[Verdict.CUT]
         if line is not None and allowed is not None and line["outcome"] not in allowed:
             found.append(one)
     return found
+
+
+def _other_phases(books: Books, by_id: Mapping[str, Mapping[str, Any]]) -> list[Sent]:
+    uploading = [one for one in books.sent if one.left is Leaving.UPLOAD and one.request_id in by_id]
+    return [one for one in uploading if by_id[one.request_id]["phase"] != "upload"]
 
 
 def _with_workers(books: Books) -> list[Check]:
@@ -176,7 +196,9 @@ def _with_workers(books: Books) -> list[Check]:
 
     One that nothing was done to has finished the answers that clients got, and perhaps some that nobody waited for.
     """
-    lost = books.in_flight_when_killed()
+    lost, by_id = books.in_flight_when_killed(), books.by_id
+    # Whoever leaves while a connection is made for it has an attempt that no worker has read.
+    unread = Counter(line["worker"] for line in books.lines if line["phase"] == "connect")
     requests = [
         Check(
             name=f"attempts at {worker}: /metrics, worker",
@@ -184,7 +206,8 @@ def _with_workers(books: Books) -> list[Check]:
                 sample.value
                 for sample in books.metrics.matching("ridgeline_attempts_total", worker=worker)
                 if sample.labels["result"] not in _NOT_SENT
-            ),
+            )
+            - unread[worker],
             found=count,
             may_differ_by=len(lost),
         )
@@ -192,7 +215,7 @@ def _with_workers(books: Books) -> list[Check]:
     ]
     tokens = []
     for worker, count in sorted(books.worker_tokens.items()):
-        own = [one for one in books.sent if one.result.worker == worker]
+        own = [one for one in books.sent if worker == (one.result.worker or by_id.get(one.request_id, _NO_LINE)["worker"])]
         unsure = [one for one in own if one.result.verdict is not Verdict.SERVED or one in lost]
         tokens.append(
             Check(

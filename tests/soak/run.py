@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,19 +13,24 @@ from typing import Any
 import aiohttp
 
 from tests.chaos.client import Verdict
+from tests.chaos.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from tests.chaos.run import LIMITS, LONG, SHORT, Report, make_trouble
 from tests.chaos.trouble import Kind as Fault
 from tests.chaos.trouble import Trouble, draw_trouble
 from tests.chaos.workers import MODEL, SimulatedWorker, simulated_workers
+from tests.integration.answers import plain
 from tests.integration.gateway import Gateway, GatewayError, Metrics, free_ports, running_gateway
 from tests.integration.load import all_up
+from tests.integration.scripted_worker import Received, ScriptedWorker
+from tests.integration.steps import Script, Send
 from tests.soak.balance import Books, Check, balance, nobody, total_of
 from tests.soak.disturbing import Disturbance, Killed, disturb, draw_disturbances
-from tests.soak.traffic import KEYS, MARK, OTHER_MODEL, Sent, send_traffic, strays
+from tests.soak.questions import EMBEDDING_MODEL, OTHER_MODEL, vector_of
+from tests.soak.traffic import KEYS, MARK, Sent, send_traffic, strays
 from tests.soak.watching import Trend, idle_descriptors, take_samples, trends, watched
 
 OTHER = ("other-1", "other-2")  # to which nothing is done
-_CHAT = "/v1/chat/completions"
+_PATHS = tuple(dialect.path for dialect in (CHAT, COMPLETIONS, MESSAGES, RESPONSES))
 _PROCESSES = 2
 _SHORT_TOKENS = 8_000  # the bound between the pools
 _SAMPLES = 300  # in a run, at most
@@ -77,7 +83,8 @@ async def run_soak(
     try:
         async with (
             simulated_workers(*workers.values()),
-            running_gateway(_config(workers, pools), processes=_PROCESSES) as gateway,
+            ScriptedWorker(_embeddings) as embedder,
+            running_gateway(_config(workers, pools, embedder), processes=_PROCESSES) as gateway,
         ):
             await all_up(gateway, _PROCESSES)
             before = take_samples(gateway, 0.0)
@@ -95,7 +102,11 @@ async def run_soak(
                 killed=killed,
                 metrics=metrics,
                 lines=await _all_lines(gateway),
-                worker_requests={name: total_of(page, "http_requests_total", handler=_CHAT) for name, page in pages.items()},
+                worker_requests={
+                    name: sum(total_of(page, "http_requests_total", handler=path) for path in _PATHS)
+                    for name, page in pages.items()
+                }
+                | {embedder.url.removeprefix("http://"): len(embedder.requests)},
                 worker_tokens={name: pages[name].total("vllm:request_generation_tokens_sum") for name in OTHER},
             )
             report = Report(results=[one.result for one in sent], trouble=trouble, started_at=started_at)
@@ -137,7 +148,16 @@ def _workers() -> dict[str, SimulatedWorker]:
     }
 
 
-def _config(workers: dict[str, SimulatedWorker], pools: dict[str, Sequence[str]]) -> dict[str, Any]:
+def _embeddings(request: Received) -> Script:
+    """What a worker with an embedding model answers; a simulated one has none."""
+    inputs = json.loads(request.body)["input"]
+    data = [{"object": "embedding", "index": index, "embedding": vector_of(text)} for index, text in enumerate(inputs)]
+    tokens = sum(map(len, inputs))
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
+    return [Send(plain(200, {"object": "list", "data": data, "model": EMBEDDING_MODEL, "usage": usage}))]
+
+
+def _config(workers: dict[str, SimulatedWorker], pools: dict[str, Sequence[str]], embedder: ScriptedWorker) -> dict[str, Any]:
     def listed(names: Sequence[str]) -> list[dict[str, str]]:
         return [{"name": name, "url": workers[name].url} for name in names]
 
@@ -149,6 +169,7 @@ def _config(workers: dict[str, SimulatedWorker], pools: dict[str, Sequence[str]]
                 "pools": [{"name": name, "max_total_tokens": bounds[name], "workers": listed(pools[name])} for name in pools],
             },
             {"name": OTHER_MODEL, "workers": listed(OTHER)},
+            {"name": EMBEDDING_MODEL, "workers": [embedder.url]},
         ],
         "keys": [key.listed() for key in KEYS],
         "limits": LIMITS,
@@ -169,7 +190,7 @@ async def _all_lines(gateway: Gateway) -> list[dict[str, Any]]:
         await asyncio.sleep(1.0)
         if size == (size := gateway.log_path.stat().st_size):
             break
-    return [line for line in gateway.log_lines() if line.get("endpoint") == "chat"]
+    return [line for line in gateway.log_lines() if "outcome" in line]
 
 
 async def _pages(workers: dict[str, SimulatedWorker], trouble: Sequence[Trouble]) -> dict[str, Metrics]:
@@ -187,7 +208,9 @@ def _answers(sent: Sequence[Sent], report: Report, books: Books) -> list[Check]:
     """What clients got: nothing wrong, and nothing cut or refused without a reason that is known."""
     excused = {one.request_id for one in books.in_flight_when_killed()}
     unexplained = {id(one) for one in report.unexplained()}
-    cut = [one for one in sent if id(one.result) in unexplained and one.request_id not in excused]
+    cut = [
+        one for one in sent if id(one.result) in unexplained and one.request_id not in excused and not _had_begun(one, report)
+    ]
     refused = [
         one for one in sent if one.result.verdict is Verdict.REFUSED and not one.is_limited and one.request_id not in excused
     ]
@@ -197,6 +220,11 @@ def _answers(sent: Sequence[Sent], report: Report, books: Books) -> list[Check]:
         nobody("answers cut without a fault of their worker", cut),
         nobody("requests refused by other than their quota", refused),
     ]
+
+
+def _had_begun(one: Sent, report: Report) -> bool:
+    """Whether an error in place of the first token came too late for another worker: a response begins before its tokens."""
+    return one.endpoint == RESPONSES.endpoint and report.met(one.result, {Fault.ERROR_EVENT})
 
 
 def _leaks(gateway: Gateway, metrics: Metrics) -> Check:

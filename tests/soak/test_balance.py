@@ -12,6 +12,7 @@ from tests.chaos.client import Result, Verdict
 from tests.integration.gateway import Metrics
 from tests.soak.balance import Books, balance
 from tests.soak.disturbing import Killed, Kind
+from tests.soak.leaving import Leaving
 from tests.soak.traffic import Sent, strays
 from tests.soak.watching import Sample, trends
 
@@ -19,7 +20,12 @@ TOKENS = 10
 
 
 def sent(
-    number: int, verdict: Verdict = Verdict.SERVED, status: int = 200, ended_at: float | None = None, **fields: Any
+    number: int,
+    verdict: Verdict = Verdict.SERVED,
+    status: int = 200,
+    ended_at: float | None = None,
+    left: Leaving | None = None,
+    **fields: Any,
 ) -> Sent:
     result = Result(
         verdict=verdict,
@@ -30,11 +36,13 @@ def sent(
         status=status,
         **fields,
     )
-    return Sent(request_id=f"soak-{number}", key="free", completion_tokens=TOKENS, result=result)
+    identity = f"soak-{number}"
+    return Sent(request_id=identity, key="free", endpoint="chat", completion_tokens=TOKENS, result=result, left=left)
 
 
-def line(number: int, outcome: str = "ok", tokens: int | None = TOKENS) -> dict[str, Any]:
-    return {"request_id": f"soak-{number}", "outcome": outcome, "completion_tokens": tokens, "key": "free"}
+def line(number: int, outcome: str = "ok", tokens: int | None = TOKENS, phase: str | None = None) -> dict[str, Any]:
+    counts = {"outcome": outcome, "completion_tokens": tokens, "phase": phase}
+    return {"request_id": f"soak-{number}", "key": "free", "worker": "one", **counts}
 
 
 def page(requests: int = 3, tokens: int = 3 * TOKENS, in_flight: int = 0, serving: int = 0, control: int = 0) -> Metrics:
@@ -90,7 +98,7 @@ def test_books_that_agree_hold_and_nothing_is_excused() -> None:
             "completion tokens of answers: clients, log",
         ),
         (lambda books: replace(books, lines=[line(0, tokens=None), line(1), line(2)]), "completion tokens: log, /metrics"),
-        (lambda books: replace(books, metrics=page(requests=4)), "requests: clients, /metrics"),
+        (lambda books: replace(books, metrics=page(requests=4)), "requests of chat: clients, /metrics"),
         (lambda books: replace(books, metrics=page(requests=4)), "requests of key free: clients, /metrics"),
         (lambda books: replace(books, metrics=page(in_flight=1)), "ridgeline_in_flight_requests at rest"),
         (lambda books: replace(books, metrics=page(serving=1)), "restarts of serving: killed, /metrics"),
@@ -130,7 +138,7 @@ def test_a_killed_control_process_excuses_records_on_their_way_and_no_counter() 
     books = replace(GOOD, killed=killed, lines=[line(0), line(1)], metrics=page(control=1))
     assert failing(books) == []
 
-    assert "requests: clients, /metrics" in failing(replace(books, metrics=page(requests=2, control=1)))
+    assert "requests of chat: clients, /metrics" in failing(replace(books, metrics=page(requests=2, control=1)))
 
 
 def test_an_answer_that_went_astray_is_found() -> None:
@@ -150,6 +158,24 @@ def test_a_client_that_leaves_may_have_been_told_of_an_error_before(detail: str,
     )
 
     assert ("outcomes: lines that say another than the client saw" not in failing(books)) is holds
+
+
+def test_a_client_that_left_in_its_upload_has_a_line_that_says_so() -> None:
+    """A request that a worker was asked about although its body never came whole would say something else."""
+    uploading = sent(2, Verdict.LEFT, left=Leaving.UPLOAD, detail="unread")
+    name = "phases: lines of clients that left in their upload and say otherwise"
+    books = replace(GOOD, sent=[*GOOD.sent[:2], uploading])
+
+    assert name not in failing(replace(books, lines=[*GOOD.lines[:2], line(2, "client_gone", phase="upload")]))
+    assert name in failing(replace(books, lines=[*GOOD.lines[:2], line(2, "client_gone", phase="wait")]))
+
+
+def test_an_attempt_whose_client_left_before_there_was_a_connection_is_not_the_workers() -> None:
+    """The worker has read one request less than were tried."""
+    books = replace(GOOD, lines=[*GOOD.lines[:2], line(2, "client_gone", phase="connect")])
+
+    assert "attempts at one: /metrics, worker" not in failing(replace(books, worker_requests={"one": 2}))
+    assert "attempts at one: /metrics, worker" in failing(books)
 
 
 def samples(figures: Sequence[int]) -> list[Sample]:

@@ -15,14 +15,15 @@ from typing import Any
 import aiohttp
 
 from tests.chaos.client import Question, Result, Verdict, ask
-from tests.chaos.workers import MODEL
+from tests.chaos.dialects import EMBEDDINGS
 from tests.integration.gateway import Gateway
+from tests.soak.leaving import Leaving, leave_early
+from tests.soak.questions import make_question
 
-OTHER_MODEL = "another-model"
 MARK = re.compile(rb"q[0-9a-f]{20}")
-_TOKEN = re.compile(r" ?[A-Za-z0-9]+")  # what a simulated worker takes for one token of such a text
 _ID_PREFIX = "soak-"
 _TIMEOUT_SECONDS = 60.0
+_LEAVES_EARLY_RATIO = 0.06
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,32 +57,15 @@ class Sent:
 
     request_id: str
     key: str
+    endpoint: str  # the label
     completion_tokens: int  # of the right answer
     result: Result
+    left: Leaving | None = None  # before anything was read
 
     @property
     def is_limited(self) -> bool:
         """Whether the gateway refused it because of a quota, as far as its client can tell."""
         return self.result.verdict is Verdict.REFUSED and self.result.status == 429
-
-
-def make_question(number: int, seed: int, dice: Random) -> Question:
-    """The question of this number: three in four short, one in ten of a long prompt, one in four for the other model."""
-    mark = "q" + sha256(f"{seed}:{number}".encode()).hexdigest()[:20]
-    answer = " ".join(mark if place % 8 == 0 else f"w{dice.randrange(100)}" for place in range(dice.choice((8, 24, 64, 160))))
-    is_long = dice.random() < 0.1
-    words = " ".join(f"{mark}-{dice.randrange(10**4)}" for _ in range(2500 if is_long else dice.randint(4, 120)))
-    body = {
-        "model": MODEL if is_long or dice.random() < 0.75 else OTHER_MODEL,
-        "messages": [
-            {"role": "system", "content": f"You are assistant {number % 7}. Answer with care. " * 8},
-            {"role": "user", "content": words},
-        ],
-        "structured_outputs": {"choice": [answer]},
-        "max_tokens": 200,
-    }
-    # the end of the text is a token too
-    return Question(body=body, text=answer, completion_tokens=len(_TOKEN.findall(answer)) + 1, finish_reason="stop")
 
 
 async def send_traffic(gateway: Gateway, *, seconds: float, per_second: float, seed: int) -> list[Sent]:
@@ -90,15 +74,17 @@ async def send_traffic(gateway: Gateway, *, seconds: float, per_second: float, s
     ends_at = time.monotonic() + seconds
     tasks: list[asyncio.Task[Sent]] = []
     async with AsyncExitStack() as stack:
-        sessions = [await stack.enter_async_context(_session(key)) for key in KEYS]
+        sessions = {key.name: await stack.enter_async_context(_session(key)) for key in KEYS}
         while time.monotonic() < ends_at:
             await asyncio.sleep(dice.expovariate(per_second))
-            (place,) = dice.choices(range(len(KEYS)), [key.share for key in KEYS])
-            leaves = dice.randint(1, 20) if dice.random() < 0.1 else None
-            streams = leaves is not None or dice.random() < 0.7
             number = len(tasks)
             question = make_question(number, seed, dice)
-            request = _send(sessions[place], KEYS[place], gateway, number, question, streams=streams, leaves=leaves)
+            leaving = dice.choice(tuple(Leaving)) if dice.random() < _LEAVES_EARLY_RATIO else None
+            (key,) = dice.choices(KEYS, [key.share for key in KEYS])
+            if leaving is not None:
+                request = _leave(gateway, number, question, leaving, dice)
+            else:
+                request = _send(sessions[key.name], key, gateway, number, question, dice)
             tasks.append(asyncio.create_task(request))
         return list(await asyncio.gather(*tasks))
 
@@ -113,25 +99,43 @@ def _session(key: Key) -> aiohttp.ClientSession:
 
 
 async def _send(
-    session: aiohttp.ClientSession,
-    key: Key,
-    gateway: Gateway,
-    number: int,
-    question: Question,
-    *,
-    streams: bool,
-    leaves: int | None,
+    session: aiohttp.ClientSession, key: Key, gateway: Gateway, number: int, question: Question, dice: Random
 ) -> Sent:
+    """Most stream; one in ten leaves in the middle of that, and one in three asks for no usage."""
     request_id = f"{_ID_PREFIX}{number}"
+    can_stream = question.dialect is not EMBEDDINGS
+    leaves = dice.randint(1, 20) if can_stream and dice.random() < 0.1 else None
     result = await ask(
         session,
         gateway.base_url,
         question,
-        streams=streams,
+        streams=can_stream and (leaves is not None or dice.random() < 0.7),
         leaves_after_events=leaves,
         headers={"x-request-id": request_id},
+        asks_usage=dice.random() > 1 / 3,
     )
-    return Sent(request_id=request_id, key=key.name, completion_tokens=question.completion_tokens, result=result)
+    return Sent(
+        request_id=request_id,
+        key=key.name,
+        endpoint=question.dialect.endpoint,
+        completion_tokens=question.completion_tokens,
+        result=result,
+    )
+
+
+async def _leave(gateway: Gateway, number: int, question: Question, when: Leaving, dice: Random) -> Sent:
+    """With the key that is never refused: whoever reads nothing cannot tell."""
+    request_id = f"{_ID_PREFIX}{number}"
+    streams = question.dialect is not EMBEDDINGS and dice.random() < 0.7
+    result = await leave_early(gateway, question, request_id, KEYS[0].text, when, dice, streams=streams)
+    return Sent(
+        request_id=request_id,
+        key=KEYS[0].name,
+        endpoint=question.dialect.endpoint,
+        completion_tokens=question.completion_tokens,
+        result=result,
+        left=when,
+    )
 
 
 def strays(sent: Sequence[Sent]) -> list[Sent]:
