@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 
@@ -23,7 +24,19 @@ class Severity(IntEnum):
 # What is nearer to the cause comes first, among those that are as bad.
 _ORDER = (
     *("stopping", "gateway", "pool_down", "worker_down", "worker_silence", "worker_hung", "worker_errors", "facts", "drift"),
-    *("failing", "process_restarts", "configuration", "loop_lag", "slow", "hit_drop", "kv", "queue", "waiting", "refused"),
+    *(
+        "failing",
+        "attempts",
+        "process_restarts",
+        "configuration",
+        "loop_lag",
+        "slow",
+        "hit_drop",
+        "kv",
+        "queue",
+        "waiting",
+        "refused",
+    ),
 )
 _RANKS = {kind: rank for rank, kind in enumerate(_ORDER)}
 
@@ -71,9 +84,19 @@ class Growth:
     _known: dict[tuple[str, ...], _Spell] = field(default_factory=dict)
     _begun: dict[tuple[str, ...], float] = field(default_factory=dict)
     _marks: dict[tuple[str, ...], _Marks] = field(default_factory=dict)
+    _asked: set[tuple[str, ...]] = field(default_factory=set)  # about, in the look that is under way
+
+    def end_look(self) -> None:
+        """Everything has been asked about: what was not is gone, and forgotten."""
+        asked, self._asked = self._asked, set()
+        known: tuple[dict[tuple[str, ...], Any], ...] = (self._known, self._begun, self._marks)
+        for each in known:
+            for subject in each.keys() - asked:
+                del each[subject]
 
     def of(self, subject: tuple[str, ...], value: float, now: float) -> int:
         """The growth of the spell that is under way; 0 when nothing was added for a minute, and at the first look."""
+        self._asked.add(subject)
         spell = self._known.get(subject)
         if spell is None:
             self._known[subject] = _Spell(value, value, now - _RECENT_SECONDS - 1.0)
@@ -86,6 +109,7 @@ class Growth:
 
     def lately(self, subject: tuple[str, ...], values: tuple[int, ...], now: float) -> tuple[int, ...]:
         """By how much several counters grew over the same last one to two minutes; from the first look on, if that is less."""
+        self._asked.add(subject)
         marks = self._marks.get(subject)
         if marks is None:
             marks = self._marks[subject] = _Marks(values, values, now)
@@ -98,6 +122,7 @@ class Growth:
 
     def lasting(self, subject: tuple[str, ...], is_so: bool, now: float) -> float:
         """For how many seconds it has been so at every look; 0 at the first one, and when it is not."""
+        self._asked.add(subject)
         if not is_so:
             self._begun.pop(subject, None)
             return 0.0

@@ -57,6 +57,7 @@ class Findings:
                 yield None
             else:
                 all_of_it.append(one)
+        self._growth.end_look()
         for finding in sorted(all_of_it, key=order_of)[:MOST_FINDINGS]:
             subject = (finding.kind, finding.model or "", finding.pool or "", finding.worker or "", finding.key or "")
             standing.add(subject)

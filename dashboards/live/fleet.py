@@ -198,6 +198,7 @@ def build(around: Around, window: Window, since: Since) -> Iterator[FleetView | 
             if done % _SLICE == 0:
                 yield None
         pools.append(_pool(pool, workers, sum_of_all, in_flight, cells, routes, around))
+    since.keep_only({("worker", worker.name) for worker in topology.workers})
     yield FleetView(
         now_unix_seconds=around.now_unix_seconds,
         gateway=_gateway(cells, around, routes, {(pool.model, pool.name) for pool in topology.pools}),

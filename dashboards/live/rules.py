@@ -6,7 +6,6 @@ Each rule looks at one thing and says it once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from dashboards import thresholds
 from dashboards.live.finding import Finding, Growth, Severity, capital, finding_of
@@ -23,10 +22,10 @@ _LOOP_LAG_SECONDS = 0.1
 _CONTROL_LAG_SECONDS = 1.0
 _KV_FULL_RATIO = 0.95
 _UNKNOWN_RATIO = 0.5
-_LEAST_HIT_TOKENS = 20_000  # prompt tokens of a minute, below which a hit share says nothing
+_IN_VAIN_RATIO = 0.25  # of a worker's attempts: beside passing back-pressure, something is wrong with it
+_LEAST_HIT_TOKENS = 60.0 * thresholds.HIT_LEAST_TOKENS_PER_SECOND  # in a minute
 _BASELINE_MINUTES = 5
-_HIT_WORTH_RATIO = 0.2  # a usual hit share below it is not missed
-_HIT_DROP_RATIO = 0.5
+_USUAL_SHARE = 0.75  # of the minutes: what they reached before a drop, also when it has lasted for most of the hour
 _HUNG_SECONDS = 10.0  # requests wait and none runs: between two steps it is so for a moment
 _TAKES_NONE = frozenset({"down", "errors", "silence", "draining"})
 _COSTLY_DRIFT_TOKENS = 20_000  # missed; less is worth knowing, and nothing to get up for
@@ -196,7 +195,8 @@ def _in_vain(pool: PoolView, worker: WorkerView, attempts: Sequence[int]) -> Ite
             f"{busy + failed} of {count(of_all, 'attempt')} at worker {worker.worker} came to nothing lately: {', '.join(ends)}"
         )
         advice = "Clients may not notice, as others are asked then: look at its log, and at what stands in front of it."
-        yield finding_of(Severity.NOTICE, "attempts", text, advice, pool, worker)
+        severity = Severity.WARNING if busy + failed >= max(_LEAST_FAILED, _IN_VAIN_RATIO * of_all) else Severity.NOTICE
+        yield finding_of(severity, "attempts", text, advice, pool, worker)
 
 
 def _full(pool: PoolView, worker: WorkerView, name: str) -> Iterator[Finding]:
@@ -231,12 +231,14 @@ def _waiting(pool: PoolView, worker: WorkerView, growth: Growth, now: float) -> 
 
 
 def hit_drop(pool: PoolView, minutes: Sequence[Minute]) -> Finding | None:
-    """The hit share now against that of the hour before, with enough traffic in both."""
-    known = [each for each in minutes if each.hit_ratio is not None and each.hit_known_tokens >= _LEAST_HIT_TOKENS]
+    """The hit share now against that of the hour before, with enough traffic in both; what the alert of that name asks for."""
+    known = sorted(
+        ratio for each in minutes if (ratio := each.hit_ratio) is not None and each.hit_known_tokens >= _LEAST_HIT_TOKENS
+    )
     if len(known) <= _BASELINE_MINUTES or pool.hit_ratio is None or pool.lately.hit_known_tokens < _LEAST_HIT_TOKENS:
         return None
-    usual = median(each.hit_ratio or 0.0 for each in known)
-    if usual < _HIT_WORTH_RATIO or pool.hit_ratio > _HIT_DROP_RATIO * usual:
+    usual = known[int(_USUAL_SHARE * len(known))]
+    if usual < thresholds.HIT_LEAST_RATIO or pool.hit_ratio > thresholds.HIT_DROP_RATIO * usual:
         return None
     text = (
         f"Only {percent(pool.hit_ratio)} of the prompt tokens of pool {pool.pool} of {pool.model} come from the prefix cache, "

@@ -312,36 +312,66 @@ def test_who_suffers_most_comes_first() -> None:
     assert [each.worker for each in found] == ["w-1", "w-0"]
 
 
-def test_a_drop_of_the_hit_share_is_held_against_the_hour() -> None:
-    """With enough traffic in both, and a share that is worth something."""
+def an_hour(*hit_ratios: float | None, tokens: int = 50_000) -> Hour:
+    """Minutes with these hit shares, the last one last."""
+    made = [
+        Minute(
+            begins_unix_seconds=60.0 * minute,
+            requests=100,
+            failed=0,
+            deviations=0,
+            completion_tokens=0,
+            ttft_p50_seconds=None,
+            ttft_p99_seconds=None,
+            tpot_p50_seconds=None,
+            tpot_p99_seconds=None,
+            hit_ratio=ratio,
+            hit_known_tokens=tokens,
+        )
+        for minute, ratio in enumerate(hit_ratios)
+    ]
 
     class Known(Hour):
         def of(self, model: str, pool: str) -> list[Minute]:
-            return [
-                Minute(
-                    begins_unix_seconds=60.0 * minute,
-                    requests=100,
-                    failed=0,
-                    deviations=0,
-                    completion_tokens=0,
-                    ttft_p50_seconds=None,
-                    ttft_p99_seconds=None,
-                    tpot_p50_seconds=None,
-                    tpot_p99_seconds=None,
-                    hit_ratio=0.8,
-                    hit_known_tokens=50_000,
-                )
-                for minute in range(10)
-            ]
+            return made
 
-    def kinds(hit_ratio: float, known: int, hour: Hour) -> list[str]:
-        pool = a_pool(a_worker(), hit_ratio=hit_ratio, lately=Sums(requests=50, hit_known_tokens=known))
-        return [finding.kind for finding in Findings().look(a_view(pool), [], hour)]
+    return Known()
 
-    assert kinds(0.1, 50_000, Known()) == ["hit_drop"]
-    assert kinds(0.7, 50_000, Known()) == []
-    assert kinds(0.1, 1_000, Known()) == []
-    assert kinds(0.1, 50_000, Hour()) == []
+
+@pytest.mark.parametrize(
+    ("hit_ratio", "known", "hour", "told"),
+    [
+        (0.1, 50_000, an_hour(*[0.8] * 10), True),
+        (0.7, 50_000, an_hour(*[0.8] * 10), False),
+        (0.1, 1_000, an_hour(*[0.8] * 10), False),
+        (0.1, 50_000, an_hour(), False),
+        (0.1, 50_000, an_hour(*[0.8] * 5), False),
+        (0.1, 50_000, an_hour(*[0.8] * 10, tokens=1_000), False),
+        (0.1, 50_000, an_hour(*[0.8] * 20, *[0.1] * 40), True),  # for forty minutes already
+        (0.02, 50_000, an_hour(*[0.06] * 10), False),  # no cache to lose
+        (0.04, 50_000, an_hour(*[0.12] * 10), True),
+    ],
+)
+def test_a_drop_of_the_hit_share_is_held_against_the_hour(hit_ratio: float, known: int, hour: Hour, told: bool) -> None:
+    """With enough traffic in both, a share that is worth something, and for as long as most of the hour remembers another."""
+    pool = a_pool(a_worker(), hit_ratio=hit_ratio, lately=Sums(requests=50, hit_known_tokens=known))
+
+    found = Findings().look(a_view(pool), [], hour)
+
+    assert [finding.kind for finding in found] == ["hit_drop"] * told
+
+
+def test_workers_that_are_gone_are_forgotten() -> None:
+    """Names that come and go, as pods do, leave nothing behind; what stays is remembered."""
+    findings = Findings()
+    for number in range(30):
+        workers = (a_worker("stays", restarts=number // 29), a_worker(f"pod-{number}", waiting_requests=3))
+        found = findings.look(a_view(a_pool(*workers), now=1000.0 + number), [], Hour())
+
+    assert "restarted" in {finding.kind for finding in found}  # held against the looks before
+    growth = findings._growth
+    subjects = {subject for known in (growth._known, growth._begun, growth._marks) for subject in known}
+    assert {name for subject in subjects for name in subject if name.startswith("pod-")} == {"pod-29"}
 
 
 def test_what_is_counted_is_news_for_a_minute() -> None:
@@ -410,10 +440,24 @@ def test_attempts_that_other_workers_made_good_are_told() -> None:
         for now, of_all, busy, failed in tried
     ]
 
-    one = ("attempts", "notice", "28 of 100 attempts at worker w-0 came to nothing lately: 20 busy (429 or 503), 8 failed")
-    both = (*one[:2], "38 of 200 attempts at worker w-0 came to nothing lately: 20 busy (429 or 503), 18 failed")
-    other = (*one[:2], "10 of 100 attempts at worker w-0 came to nothing lately: 10 failed")
+    one = ("attempts", "warning", "28 of 100 attempts at worker w-0 came to nothing lately: 20 busy (429 or 503), 8 failed")
+    both = ("attempts", "notice", "38 of 200 attempts at worker w-0 came to nothing lately: 20 busy (429 or 503), 18 failed")
+    other = ("attempts", "notice", "10 of 100 attempts at worker w-0 came to nothing lately: 10 failed")
     assert told == [[], [one], [one], [both], [other], []]
+
+
+@pytest.mark.parametrize(
+    ("busy", "severity", "begins"), [(100, "warning", "100 of 200 attempts at worker w-0"), (40, "ok", "")]
+)
+def test_a_worker_half_of_whose_answers_are_503_is_in_the_headline(busy: int, severity: str, begins: str) -> None:
+    """Also when others make it good for the clients; a share that passing back-pressure has is no more than a notice."""
+    findings = Findings()
+    for now, of_all, some in ((0.0, 0, 0), (50.0, 200, busy)):
+        view = a_view(a_pool(a_worker(attempts=of_all, attempts_busy=some), a_worker("w-1")), now=now)
+        found = findings.look(view, [], Hour())
+
+    said = headline(view, found)
+    assert (said.severity, said.text.startswith(begins or "All healthy")) == (severity, True)
 
 
 def test_refusals_and_beaten_floors_are_told_while_they_happen() -> None:

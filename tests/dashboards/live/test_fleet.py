@@ -189,3 +189,12 @@ def test_a_large_fleet_lets_others_run() -> None:
     made = list(build(around, Window(), Since()))
 
     assert [each is None for each in made] == [True] * 60 + [False]
+
+
+def test_since_when_workers_are_so_is_forgotten_with_them() -> None:
+    """Names that come and go leave nothing behind."""
+    since = Since()
+    for number in range(5):
+        view_of(topology=a_topology({"default": ["w-0", f"w-{number + 1}"]}), since=since)
+
+    assert set(since._known) == {("worker", "w-0"), ("worker", "w-5")}
