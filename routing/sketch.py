@@ -1,30 +1,25 @@
 """A prompt's leading text as hashes: enough to see where another one diverged from it, and nothing that could be read.
 
-Blocks of 64 bytes from the start tell the position. Pieces are cut by what stands at the cut, so that the same text is cut
-alike wherever it stands: they tell what stayed the same behind a change.
+Blocks of 64 bytes from both ends: those from the start tell where two texts diverge, those from the end how much behind
+a change has stayed the same, however much longer or shorter the text has become and whatever is written in it.
 """
 
 from __future__ import annotations
-
-import re
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 BLOCK_BYTES = 64
 MOST_BYTES = 16 * 1024
-"""Of the leading text that is looked at; behind it prompts are as good as equal for finding a divergence."""
-
-# Some 30 bytes in most languages; no fewer than 16, or a hostile text would cost too much.
-_PIECE = re.compile(rb".{16}(?:[^\n.!?;es\xe3\xe7]|[es](?! ))*+(?:[es] |[\xe3\xe7]|[\n.!?;]++)?|.+", re.DOTALL)
+"""Of the leading text that is looked at from either end; a change that begins behind the first so many is not seen."""
 
 
 class Sketch(msgspec.Struct, frozen=True, gc=False):
     """The leading text of a prompt, in hashes."""
 
     length_bytes: int  # of the whole leading text, UTF-8
-    blocks: tuple[int, ...]  # of each `BLOCK_BYTES` from the start, the last one shorter
-    pieces: tuple[tuple[int, int], ...]  # hash and length in bytes of each piece
+    blocks: tuple[int, ...]  # of each `BLOCK_BYTES` from the start, the last one of a short text shorter
+    ends: tuple[int, ...]  # of each `BLOCK_BYTES` from the end backwards, the last one of a short text shorter
 
 
 class Beginning(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -43,7 +38,9 @@ def family_of(leading: bytes) -> int:
 
 def sketch_of(leading: bytes) -> Sketch:
     """The sketch of a leading text: UTF-8, with no escapes left in it."""
-    head = leading[:MOST_BYTES]
-    blocks = tuple(xxh3_64_intdigest(head[at : at + BLOCK_BYTES]) for at in range(0, len(head), BLOCK_BYTES))
-    pieces = tuple((xxh3_64_intdigest(piece), len(piece)) for piece in _PIECE.findall(head))
-    return Sketch(len(leading), blocks, pieces)
+    length = len(leading)
+    seen = min(length, MOST_BYTES)
+    blocks = tuple([xxh3_64_intdigest(leading[at : min(at + BLOCK_BYTES, seen)]) for at in range(0, seen, BLOCK_BYTES)])
+    first = length - seen
+    ends = tuple([xxh3_64_intdigest(leading[max(first, at - BLOCK_BYTES) : at]) for at in range(length, first, -BLOCK_BYTES)])
+    return Sketch(length, blocks, ends)

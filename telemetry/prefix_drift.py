@@ -22,7 +22,7 @@ MOST_FAMILIES = 2000  # of one model; the one seen last longest ago is forgotten
 _HOT_REQUESTS = 20  # so many of a family make it hot ...
 _HOT_HIT_RATIO = 0.3  # ... if so much of its prompts was cached
 _LEAST_SHARED_RATIO = 0.5  # of the longer text, for one to have come from the other
-_EDGES_BYTES = 3 * BLOCK_BYTES  # what stayed the same is known to a block at the front, and to some pieces at the back
+_EDGES_BYTES = 2 * BLOCK_BYTES  # what stayed the same is known to a block at either end
 LEAST_FOLLOWERS = 5  # requests of changed texts, before anything is said
 _WARM_SECONDS = 600.0  # a worker that has not seen a family for so long owes it nothing
 _REMEMBERED_HITS = 32
@@ -278,18 +278,9 @@ def compare(before: Sketch, after: Sketch) -> tuple[DriftKind, int, int] | None:
 
     ``None`` if they share less than half: then one did not come from the other.
     """
-    same = 0
-    for one, other in zip(before.blocks, after.blocks, strict=False):
-        if one != other:
-            break
-        same += 1
     # A last block that is shorter is the same only as a whole, so this never reaches behind the end of either.
-    position = min(same * BLOCK_BYTES, before.length_bytes, after.length_bytes)
-    tail = 0
-    for (one, size), (other, _) in zip(reversed(before.pieces), reversed(after.pieces), strict=False):
-        if one != other:
-            break
-        tail += size
+    position = min(_alike(before.blocks, after.blocks) * BLOCK_BYTES, before.length_bytes, after.length_bytes)
+    tail = _alike(before.ends, after.ends) * BLOCK_BYTES
     shortest, longest = sorted(min(sketch.length_bytes, MOST_BYTES) for sketch in (before, after))  # as far as was looked
     kept = min(position + tail, shortest)
     if kept < _LEAST_SHARED_RATIO * longest or (kept == longest and position == longest):
@@ -301,3 +292,11 @@ def compare(before: Sketch, after: Sketch) -> tuple[DriftKind, int, int] | None:
     if added < 0 and new <= _EDGES_BYTES:
         return DriftKind.REMOVED, position, added
     return DriftKind.CHANGED, position, added
+
+
+def _alike(before: tuple[int, ...], after: tuple[int, ...]) -> int:
+    """How many of these are the same until the first that is not."""
+    for number, (one, other) in enumerate(zip(before, after, strict=False)):
+        if one != other:
+            return number
+    return min(len(before), len(after))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from random import Random
 
 import pytest
@@ -167,6 +168,42 @@ def test_families_are_bounded():
     assert drifts.expected_cached_tokens(an_observation(at=100.0 + 3 * MOST_FAMILIES)) is not None
 
 
+def letters(first: int, last: int, count: int = 10_000) -> bytes:
+    """Letters of one script without a blank or a full stop, as UTF-8."""
+    return "".join(chr(DICE.randrange(first, last)) for _ in range(count)).encode()
+
+
+UNCUT = {
+    "one word again and again": b"lorem " * 6000,
+    "base64": b64encode(DICE.randbytes(24_000)),
+    "Chinese": letters(0x4E00, 0x9FA5),
+    "Korean": letters(0xAC00, 0xD7A3),
+    "Thai": letters(0xE01, 0xE30),
+    "words": SYSTEM * 6,
+}
+
+
+@pytest.mark.parametrize("length", [1_000, 12_000, 24_000])
+@pytest.mark.parametrize("name", UNCUT)
+def test_what_a_text_is_written_in_does_not_matter(name, length):
+    """Nor whether there is a place to cut it at, nor how long it is: what was done to it, and where to within 64 bytes."""
+    text = UNCUT[name][:length]
+    for at in (0, 1, length // 3, length // 2, min(length, 16_000) - 300):
+        before, grown = sketch_of(text), sketch_of(text[:at] + b"[12:30 h]" + text[at:])
+        shrunk, other = sketch_of(text[:at] + text[at + 200 :]), sketch_of(text[:at] + b"[12:30 h]" + text[at + 9 :])
+
+        for changed, kind, added in (
+            (grown, DriftKind.INSERTED, 9),
+            (shrunk, DriftKind.REMOVED, -200),
+            (other, DriftKind.CHANGED, 0),
+        ):
+            found = compare(before, changed)
+            assert found is not None, (at, kind)
+            assert found[0] is kind
+            assert 0 <= at - found[1] < BLOCK_BYTES
+            assert found[2] == added
+
+
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 65, 20_000])
 def test_a_text_did_not_come_from_itself(length):
     """Equal texts have no change; nor has one with nothing in it."""
@@ -175,9 +212,9 @@ def test_a_text_did_not_come_from_itself(length):
 
 
 def test_a_sketch_is_small_and_says_nothing():
-    """At most 16 kB are looked at, and no part of the text is in it."""
+    """At most 16 kB from either end are looked at, and no part of the text is in it."""
     sketch = sketch_of(SYSTEM * 50)
-    assert len(sketch.blocks) == 256
+    assert (len(sketch.blocks), len(sketch.ends)) == (256, 256)
     assert sketch.length_bytes == 50 * len(SYSTEM)
     assert b"politely" not in repr(sketch).encode()
 
