@@ -151,7 +151,6 @@ def _ttft(
         return []
     shares = _Shares(measured - due)
     _take_waits(shares, record)
-    shares.take(CauseName.FAILED_ATTEMPTS, _failed_attempts(record))
     shares.take(CauseName.MISSED_PREFIX, cold - warm)
     shares.take(CauseName.BATCH, warm - usual)
     others = _before_first_token(record, yardstick)
@@ -201,8 +200,6 @@ def _e2e(
     shares.take(CauseName.CONTEXT, (usual_batch - usual_pace) * steps)
     others = _before_first_token(record, yardstick) + (record.arrived_tokens or 0)
     _take_engine(shares, record, yardstick, state, others, around, held.expected_seconds)
-    if record.attempts > 1:  # when the last of them began is not known of a plain request
-        shares.take(CauseName.FAILED_ATTEMPTS, shares.left)
     return [shares.diagnosis("e2e")]
 
 
@@ -212,14 +209,7 @@ def _take_waits(shares: _Shares, record: RequestRecord) -> None:
     shares.take(CauseName.CONNECT, record.connect_seconds)
     shares.take(CauseName.LOOP_LAG, (record.overhead_seconds or 0.0) - _LAG_SECONDS)
     shares.take(CauseName.PREFILL_STAGE, record.prefill_leg_seconds)
-
-
-def _failed_attempts(record: RequestRecord) -> float | None:
-    """Seconds before the request was sent to the worker that answered that are neither the gateway's nor a prefill stage's."""
-    if record.attempts < 2 or record.ttft_seconds is None or record.upstream_ttft_seconds is None:
-        return None
-    others = (record.queue_seconds, record.connect_seconds, record.overhead_seconds, record.prefill_leg_seconds)
-    return record.ttft_seconds - record.upstream_ttft_seconds - sum(part or 0.0 for part in others)
+    shares.take(CauseName.FAILED_ATTEMPTS, record.failed_attempts_seconds)
 
 
 def _before_first_token(record: RequestRecord, yardstick: Yardstick) -> int:

@@ -90,11 +90,12 @@ def judge(record: RequestRecord, yardstick: Yardstick) -> Judgement:
 
 
 def worker_seconds(record: RequestRecord) -> float | None:
-    """What a plain request spent at its worker: end to end, less what the gateway, a prefill stage and the client took."""
+    """What a plain request spent at its worker: end to end, less what the gateway, the client, a prefill stage and workers that
+    were asked before took."""
     if record.e2e_seconds is None:
         return None
     own = (record.queue_seconds, record.connect_seconds, record.overhead_seconds, record.client_wait_seconds)
-    others = (*own, record.prefill_leg_seconds)
+    others = (*own, record.prefill_leg_seconds, record.failed_attempts_seconds)
     seconds = record.e2e_seconds - sum(part for part in others if part is not None)
     return seconds if seconds > 0.0 else None
 

@@ -169,6 +169,7 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     upload_seconds: float | None = None  # first byte of the request -> fully received
     queue_seconds: float | None = None  # waiting in the gateway for a worker with room
     connect_seconds: float | None = None  # getting a connection to the worker; 0 for a kept one
+    sent_seconds: float | None = None  # fully received -> sent to the worker that answered, or the last time it was sent
     client_wait_seconds: float | None = None  # time in which the client's socket took no more bytes
     overhead_seconds: float | None = None  # the gateway's own work, both ways
 
@@ -232,6 +233,17 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     e2e_expected_seconds: float | None = None  # of a healthy worker
     deviations: tuple[str, ...] = ()  # figures that are far from what was expected: ttft, tpot, e2e
     causes: tuple[Cause, ...] = ()  # of the first of them, most seconds first, what is unexplained among them
+
+    @property
+    def failed_attempts_seconds(self) -> float | None:
+        """What went into asking workers before the one that answered, and is no part of the gateway's own work, of its queue,
+        of connecting or of a prefill stage. 0 where the first one answered; ``None`` where it was not sent."""
+        if self.attempts < 2:
+            return 0.0
+        if self.sent_seconds is None:
+            return None
+        others = (self.queue_seconds, self.connect_seconds, self.overhead_seconds, self.prefill_leg_seconds)
+        return max(0.0, self.sent_seconds - sum(part for part in others if part is not None))
 
     @property
     def is_prefilled_elsewhere(self) -> bool:

@@ -128,14 +128,12 @@ def phases(record: RequestRecord) -> tuple[tuple[Part, ...], str | None]:
     left -= add(Step.GATEWAY, record.overhead_seconds, left)
     left -= add(Step.QUEUE, record.queue_seconds, left)
     left -= add(Step.STAGE, record.prefill_leg_seconds, left)
-    first, upstream = record.ttft_seconds, record.upstream_ttft_seconds
-    if first is not None and upstream is not None and record.attempts > 1:
-        left -= add(Step.EARLIER, first - upstream - (total - left) - (record.connect_seconds or 0.0), left)
+    left -= add(Step.EARLIER, record.failed_attempts_seconds, left)
     left -= add(Step.CONNECT, record.connect_seconds, left)
     client = min(record.client_wait_seconds or 0.0, left)
     left -= client
     prefill_from = None
-    if upstream is not None:
+    if (upstream := record.upstream_ttft_seconds) is not None:
         until_first = min(upstream, left)
         if record.is_prefilled_elsewhere:
             add(Step.DECODE, left - add(Step.FETCH, until_first))

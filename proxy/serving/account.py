@@ -65,13 +65,14 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
     received_at = exchange.received_at
     e2e = None if received_at is None else now - received_at
     first_body = None if received_at is None or exchange.first_body_at is None else exchange.first_body_at - received_at
+    sent = None if received_at is None or exchange.sent_at is None else exchange.sent_at - received_at
     ttft = visible = upstream_ttft = tpot = None
     if is_stream and received_at is not None and found.first_token_at is not None:
         ttft = found.first_token_at - received_at
         if found.first_visible_at is not None:
             visible = found.first_visible_at - received_at
-        if exchange.sent_at is not None:
-            upstream_ttft = found.first_token_at - exchange.sent_at
+        if sent is not None:
+            upstream_ttft = ttft - sent
         if request is not None and request.choices == 1:
             tpot = found.tpot_seconds()
         if tpot is not None and e2e is not None and exchange.client_wait_seconds > SLOW_CLIENT_RATIO * e2e:
@@ -120,6 +121,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         None if received_at is None else received_at - exchange.started_at,  # upload_seconds
         exchange.queue_seconds if decision is not None or exchange.queue_seconds else None,  # queue_seconds
         exchange.connect_seconds if exchange.attempts else None,  # connect_seconds
+        sent,  # sent_seconds
         exchange.client_wait_seconds if exchange.is_head_sent else None,  # client_wait_seconds
         _overhead(exchange),  # overhead_seconds
         guess if prompt is None else prompt,  # prompt_tokens

@@ -139,6 +139,17 @@ async def test_a_worker_that_accepts_and_says_nothing_is_left(scene: Scene, stre
     )
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
+async def test_the_record_says_when_the_answering_worker_was_asked(scene: Scene, stream: bool) -> None:
+    """What a worker that failed took lies before, and what the one that answered took behind it."""
+    slow = [Wait(0.3), *(GOOD if stream else GOOD_PLAIN)]
+    seen = await ask(scene, [Wait(0.4), Send(plain(500, an_error(500)))], slow, stream=stream)
+
+    assert (seen.record["outcome"], seen.record["attempts"]) == ("ok", 2)
+    assert 0.4 <= seen.record["sent_seconds"] < 0.6
+    assert 0.7 <= seen.record["e2e_seconds"] < 1.1
+
+
 async def test_nobody_is_asked_after_the_first_token(scene: Scene) -> None:
     """A stream that breaks after output began is cut and said to be; the other worker is not asked."""
     for last in (Close(), Reset()):

@@ -38,7 +38,7 @@ def test_a_healthy_request_has_no_diagnosis():
         (a_stream(ttft_seconds=ttft(2000) + 2.0, queue_seconds=2.0), CALM, CauseName.GATEWAY_QUEUE),
         (a_stream(ttft_seconds=ttft(2000) + 1.0, connect_seconds=1.0), CALM, CauseName.CONNECT),
         (a_stream(ttft_seconds=ttft(2000) + 0.5, overhead_seconds=0.5), CALM, CauseName.LOOP_LAG),
-        (a_stream(ttft_seconds=ttft(2000) + 29.0, attempts=2), CALM, CauseName.FAILED_ATTEMPTS),
+        (a_stream(ttft_seconds=ttft(2000) + 29.0, attempts=2, sent_seconds=29.0), CALM, CauseName.FAILED_ATTEMPTS),
         (later(a_stream(worker_queue_seconds=1.5), 1.5), CALM, CauseName.ENGINE_QUEUE),
         (later(a_stream(), 1.5), WorkerState(waiting_requests=7.0, kv_usage_ratio=0.5), CauseName.ENGINE_QUEUE),
         (later(a_stream(), 1.5), WorkerState(waiting_requests=7.0, kv_usage_ratio=0.99), CauseName.KV_PRESSURE),
@@ -64,7 +64,7 @@ def test_failed_attempts_take_only_what_lies_before_the_last_one():
     """Neither what the gateway and a prefill stage took before it, nor what the worker that answered took."""
     lost = PrefillResult.LOST
     record = later(a_stream(attempts=2, queue_seconds=1.0, prefill_result=lost, prefill_leg_seconds=0.25), 2.0)
-    found = only(msgspec.structs.replace(record, ttft_seconds=record.ttft_seconds + 5.0))
+    found = only(msgspec.structs.replace(record, ttft_seconds=record.ttft_seconds + 5.0, sent_seconds=5.0))
 
     causes = {one.name: one.seconds for one in found.causes}
     assert causes[CauseName.FAILED_ATTEMPTS] == pytest.approx(3.75, abs=0.01)
@@ -95,16 +95,25 @@ def test_prompts_of_others_behind_a_stage_do_not_slow_tokens():
 
 
 def test_a_plain_request_that_was_tried_before():
-    """Nothing tells when its last attempt began: failed ones get what nothing else explains."""
+    """What lies before it was sent to the worker that answered is no fault of that one; what comes after it may be."""
     plain = a_stream(stream=False, ttft_seconds=None, upstream_ttft_seconds=None, tpot_seconds=None, client_wait_seconds=0.0)
-    late = msgspec.structs.replace(plain, e2e_seconds=30.0, attempts=2, queue_seconds=4.0)
+    whole = ttft(2000) + 100 * tpot(2000, 101)
+    late = {"e2e_seconds": 30.0 + whole, "attempts": 2, "queue_seconds": 4.0}
 
-    assert [one.name for one in only(late).causes] == [CauseName.FAILED_ATTEMPTS, CauseName.GATEWAY_QUEUE]
+    in_vain = only(msgspec.structs.replace(plain, **late, sent_seconds=30.0))
+    assert [one.name for one in in_vain.causes[:2]] == [CauseName.FAILED_ATTEMPTS, CauseName.GATEWAY_QUEUE]
+    assert in_vain.causes[0].seconds == pytest.approx(26.0, abs=0.01)
+    assert judge(msgspec.structs.replace(plain, **late, sent_seconds=30.0), YARDSTICK).e2e.attained_ratio > 0.99
+
+    slow = only(msgspec.structs.replace(plain, **late, sent_seconds=9.0))
+    causes = {one.name: one.seconds for one in slow.causes}
+    assert causes[CauseName.FAILED_ATTEMPTS] == pytest.approx(5.0, abs=0.01)
+    assert causes[CauseName.UNEXPLAINED] == pytest.approx(21.0, abs=0.01)
 
 
 def test_one_attempt_is_no_failed_one():
     """What lies between is then unexplained."""
-    found = only(a_stream(ttft_seconds=ttft(2000) + 29.0, attempts=1))
+    found = only(a_stream(ttft_seconds=ttft(2000) + 29.0, attempts=1, sent_seconds=29.0))
 
     assert [one.name for one in found.causes] == [CauseName.UNEXPLAINED]
 

@@ -66,13 +66,14 @@ def test_what_prefill_is_known_from(fields: dict[str, float], prefill: float, to
     [
         {},
         {"stream": False, "ttft_seconds": None, "upstream_ttft_seconds": None, "tpot_seconds": None},
-        {"attempts": 3, "ttft_seconds": 0.9},
+        {"attempts": 3, "ttft_seconds": 0.9, "sent_seconds": 0.71},
+        {"attempts": 3, "ttft_seconds": 0.9, "sent_seconds": 9.0},
         {"overhead_seconds": 9.0},
         {"client_wait_seconds": 9.0},
         {"upstream_ttft_seconds": 9.0},
         {"prefill_result": PrefillResult.COMPUTED, "prefill_leg_seconds": 0.1},
         {"prefill_result": PrefillResult.COMPUTED, "prefill_leg_seconds": 9.0},
-        {"prefill_result": PrefillResult.TIMEOUT, "prefill_leg_seconds": 0.1, "attempts": 2},
+        {"prefill_result": PrefillResult.TIMEOUT, "prefill_leg_seconds": 0.1, "attempts": 2, "sent_seconds": 0.8},
         {"outcome": Outcome.WORKER_ERROR, "ttft_seconds": None, "upstream_ttft_seconds": None, "token_events": 0},
         {"worker": None, "status": 503, "ttft_seconds": None, "upstream_ttft_seconds": None, "overhead_seconds": None},
     ],
@@ -87,10 +88,19 @@ def test_phases_add_up(fields: dict[str, Any]) -> None:
 
 def test_failed_attempts_have_their_own_phase() -> None:
     """A first token that came late because another worker had failed is not the answering worker's wait."""
-    found = parts(attempts=2, ttft_seconds=0.9, upstream_ttft_seconds=0.19, e2e_seconds=2.0)
+    found = parts(attempts=2, ttft_seconds=0.9, upstream_ttft_seconds=0.19, sent_seconds=0.71, e2e_seconds=2.0)
 
     assert found["earlier"] == pytest.approx(0.9 - 0.19 - 0.01)
     assert found["prefill"] == pytest.approx(0.19)
+
+
+def test_so_have_those_of_a_plain_request() -> None:
+    """Only the rest is the answer of the worker that gave one."""
+    plain = {"stream": False, "ttft_seconds": None, "upstream_ttft_seconds": None, "tpot_seconds": None}
+    found = parts(attempts=2, sent_seconds=1.5, e2e_seconds=2.0, **plain)
+
+    assert found["earlier"] == pytest.approx(1.5 - 0.01)
+    assert found["answer"] == pytest.approx(0.5)
 
 
 def test_a_prompt_from_a_stage_has_no_prefill_at_its_worker() -> None:
@@ -107,7 +117,12 @@ def test_a_prompt_from_a_stage_has_no_prefill_at_its_worker() -> None:
 def test_a_leg_in_vain_is_neither_a_failed_attempt_nor_prefill() -> None:
     """The stage was slow, and a worker failed then: the worker that answered computed the prompt."""
     found = parts(
-        prefill_result=PrefillResult.LOST, prefill_leg_seconds=0.3, attempts=2, ttft_seconds=0.9, upstream_ttft_seconds=0.19
+        prefill_result=PrefillResult.LOST,
+        prefill_leg_seconds=0.3,
+        attempts=2,
+        ttft_seconds=0.9,
+        upstream_ttft_seconds=0.19,
+        sent_seconds=0.71,
     )
 
     assert found["stage"] == pytest.approx(0.3)
