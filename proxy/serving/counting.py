@@ -17,7 +17,8 @@ import msgspec
 
 from proxy.serving.counting_process import LENGTH, Counted, Job
 from proxy.tls import WorkerContexts
-from proxy.wire.framing import FramingError, take_answer_head
+from proxy.upstream.lone_request import ask
+from proxy.wire.framing import FramingError
 from routing.topology import Model, Pool, TokenizerSource, Topology, Worker
 from telemetry.events import MAX_TOKENS
 from telemetry.record import CountResult
@@ -188,32 +189,16 @@ def _question(model: str, request: InferenceRequest) -> bytes:
 
 
 async def _ask(worker: Worker, pool: Pool, tls: SSLContext | None, body: bytes) -> int | None:
-    key, name = pool.worker_key, None if tls is None else pool.worker_tls.server_name
-    reader, writer = await asyncio.open_connection(worker.host, worker.port, ssl=tls, server_hostname=name)
+    bearer = f"authorization: Bearer {pool.worker_key}\r\n" if pool.worker_key else ""
+    head = (
+        f"POST {worker.base_path}/tokenize HTTP/1.1\r\nhost: {worker.authority}\r\n{bearer}connection: close\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    status, answer = await ask(worker, pool, tls, (head.encode(), body), _MOST_ANSWER_BYTES)
+    if status != 200:
+        return None
     try:
-        bearer = f"authorization: Bearer {key}\r\n" if key else ""
-        writer.write(
-            f"POST {worker.base_path}/tokenize HTTP/1.1\r\nhost: {worker.authority}\r\n{bearer}connection: close\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-            + body
-        )
-        data = b""
-        while True:
-            answer, rest = take_answer_head(data)
-            if answer is not None:
-                break
-            more = await reader.read(65536)
-            if not more:
-                return None
-            data += more
-        length = answer.content_length
-        if answer.status != 200 or length is None or length > _MOST_ANSWER_BYTES:
-            return None
-        if len(rest) < length:
-            rest += await reader.readexactly(length - len(rest))
-        count = msgspec.json.decode(rest[:length], type=_Answer).count
-        return count if 0 <= count <= MAX_TOKENS else None
+        count = msgspec.json.decode(answer, type=_Answer).count
     except msgspec.DecodeError:
         return None
-    finally:
-        writer.close()
+    return count if 0 <= count <= MAX_TOKENS else None

@@ -8,15 +8,11 @@ worker computes a prompt that it is told nothing about. Decision: docs/decisions
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from ssl import SSLContext
 from typing import NamedTuple
 
 import msgspec
 
-from proxy.wire.framing import FramingError, take_answer_head
-from routing.topology import Pool, Worker
 from telemetry.events import Usage, read_event
 from telemetry.record import PrefillResult
 
@@ -29,15 +25,10 @@ _ONE, _NO = msgspec.Raw(b"1"), msgspec.Raw(b"false")
 _LESS = {"max_completion_tokens": _ONE, "n": _ONE, "best_of": _ONE, "min_tokens": msgspec.Raw(b"0")}  # only where they are
 _DROPPED = ("stream_options", "echo")  # the one is refused without a stream, the other would come twice
 _OWN = {_FIELD, "prompt_logprobs"}  # it transfers itself, or asks for what only who computes a prompt can tell
-_MOST_HEAD_BYTES = 64 * 1024
 MOST_ANSWER_BYTES = 16 * 1024 * 1024
 """Of a prefill worker: its blocks are named one by one, some 100 kB for a million tokens; log-probabilities are more."""
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
-class UnreachableError(OSError):
-    """No connection could be made."""
 
 
 class Leg(NamedTuple):
@@ -98,37 +89,3 @@ def usage_in(body: bytes) -> Usage | None:
     """What an answer says of its tokens; ``None`` if it says nothing."""
     reported = read_event(body)[0].usage
     return None if reported is None else reported.checked()[0]
-
-
-async def ask(worker: Worker, pool: Pool, tls: SSLContext | None, head: bytes, body: bytes) -> tuple[int, bytes]:
-    """Send a request on a connection of its own, and give back status and body of the answer.
-
-    Cancelling it ends the connection, so that the worker stops. Raises `UnreachableError`, another OSError, `FramingError` or
-    `asyncio.IncompleteReadError`.
-    """
-    try:
-        async with asyncio.timeout(pool.limits.connect_seconds):
-            name = None if tls is None else pool.worker_tls.server_name
-            reader, writer = await asyncio.open_connection(worker.host, worker.port, ssl=tls, server_hostname=name)
-    except OSError as error:
-        raise UnreachableError from error
-    try:
-        writer.writelines((head, body))
-        await writer.drain()
-        data = b""
-        while True:
-            answer, rest = take_answer_head(data)
-            if answer is not None:
-                break
-            more = await reader.read(65536)
-            if not more or len(data) > _MOST_HEAD_BYTES:
-                raise FramingError("no answer")
-            data += more
-        length = answer.content_length
-        if length is None or length > MOST_ANSWER_BYTES:
-            raise FramingError("an answer without a length, or too long")
-        if len(rest) < length:
-            rest += await reader.readexactly(length - len(rest))
-        return answer.status, rest[:length]
-    finally:
-        writer.transport.abort()

@@ -8,7 +8,8 @@ from time import monotonic as clock
 from typing import TYPE_CHECKING
 
 from proxy.upstream.attempts import Attempts
-from proxy.upstream.prefill_leg import Leg, UnreachableError, ask, prefill_body, transfer_in, usage_in
+from proxy.upstream.lone_request import UnreachableError, ask
+from proxy.upstream.prefill_leg import MOST_ANSWER_BYTES, Leg, prefill_body, transfer_in, usage_in
 from proxy.wire.framing import FramingError
 from routing.policy import Decision, choose_stage
 from telemetry.record import Phase, PrefillResult
@@ -88,7 +89,7 @@ class PrefillsFirst(Attempts):
         try:
             async with asyncio.timeout(most_seconds):
                 tls = self.state.worker_contexts.find(first.pool.worker_tls) if first.worker.is_tls else None
-                status, answer = await ask(first.worker, first.pool, tls, head, body)
+                status, answer = await ask(first.worker, first.pool, tls, (head, body), MOST_ANSWER_BYTES)
         except UnreachableError:
             return Leg(PrefillResult.FAILED), "connect_failed", None
         except TimeoutError:
