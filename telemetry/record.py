@@ -106,6 +106,26 @@ class Attempt(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=Fal
     status: int | None = None  # that the worker gave
 
 
+class Asked(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    """The sampling that a request asks for; ``None`` for what it leaves to the worker."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    choices: int | None = None
+    previous_id: str | None = None  # of the response that it goes on from
+
+
+class Told(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    """How the worker's answer calls itself and the model that made it; ``None`` for what it does not say."""
+
+    answer_id: str | None = None
+    model: str | None = None
+
+
 class Trace(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """What only the record of a sampled request has: enough to build its spans."""
 
@@ -113,6 +133,8 @@ class Trace(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False
     parent_id: str | None = None  # the client's span; None when the trace begins here
     seconds: float = 0.0  # first byte of the request -> its end
     attempts: tuple[Attempt, ...] = ()  # oldest first; very many are not all kept
+    asked: Asked | None = None  # None for a request that was refused before it was read
+    told: Told | None = None  # of the answer that the client got; None without one, and where its head went ahead of it
 
 
 class PrefillResult(StrEnum):

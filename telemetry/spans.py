@@ -1,8 +1,8 @@
 """From the record of a sampled request to its spans: one for the request, and below it one for each attempt at a worker.
 
-Names are those of OpenTelemetry's conventions for HTTP servers and for GenAI clients. The latter still change: what a span
-has of them is the same in the versions of `Semconv`, names of metrics are not. What has no name there is `ridgeline.` and the
-name of the record's field. No text of a prompt or an answer is in a record, and so none is in a span.
+Names are those of OpenTelemetry's conventions for HTTP servers and for GenAI clients. The latter still change: `Semconv` says
+which version is meant. What has no name there is `ridgeline.` and the name of the record's field. No text of a prompt or an
+answer is in a record, and so none is in a span.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from telemetry.record import Attempt, Outcome, RequestRecord, Trace
+from telemetry.record import Asked, Attempt, Outcome, RequestRecord, Trace
 from telemetry.wellformed import well_formed
 
 PROVIDER = "vllm"
@@ -96,7 +96,9 @@ class Span:
     error: str | None = None  # also the attribute `error.type`; None: the status stays unset
 
 
-def spans_of(record: RequestRecord, routes: Routes, addresses: Addresses) -> tuple[Span, ...]:
+def spans_of(
+    record: RequestRecord, routes: Routes, addresses: Addresses, semconv: Semconv = Semconv.LATEST
+) -> tuple[Span, ...]:
     """The request's span and those of its attempts, in this order; none for a request that was not sampled.
 
     The wall clock is read once, at the end of a request: whatever came before stands at its distance from there.
@@ -108,7 +110,7 @@ def spans_of(record: RequestRecord, routes: Routes, addresses: Addresses) -> tup
     start = round((record.ended_unix_seconds - trace.seconds) * _NS)
     last = len(trace.attempts) - 1
     attempts = (
-        _attempt_span(record, trace, attempt, start, addresses, is_last=number == last)
+        _attempt_span(record, trace, attempt, start, addresses, semconv, is_last=number == last)
         for number, attempt in enumerate(trace.attempts)
     )
     return (_request_span(record, trace, start, routes), *attempts)
@@ -149,6 +151,7 @@ def _attempt_span(
     attempt: Attempt,
     start: int,
     addresses: Addresses,
+    semconv: Semconv,
     *,
     is_last: bool,
 ) -> Span:
@@ -165,10 +168,14 @@ def _attempt_span(
     }
     if record.stream:
         attributes["gen_ai.request.stream"] = True
+    if trace.asked is not None:
+        attributes |= _sampling(trace.asked, semconv)
     if attempt.worker in addresses:
         attributes["server.address"], attributes["server.port"] = addresses[attempt.worker]
     if is_last:
         attributes |= _usage(record)
+        if trace.told is not None:
+            attributes |= {"gen_ai.response.id": trace.told.answer_id, "gen_ai.response.model": trace.told.model}
     error = _attempt_error(record, attempt, is_last=is_last)
     if error is not None:
         attributes["error.type"] = error
@@ -185,6 +192,22 @@ def _attempt_span(
         events=_events(record, start) if is_last else (),
         error=error,
     )
+
+
+def _sampling(asked: Asked, semconv: Semconv) -> dict[str, Value | None]:
+    """What the request asked for. A choice alone has no name, and 1.41 has none for the response that it goes on from."""
+    top_k = asked.top_k
+    return {
+        "gen_ai.request.temperature": asked.temperature,
+        "gen_ai.request.top_p": asked.top_p,
+        # A number of candidates; 1.41 has it as a fraction.
+        "gen_ai.request.top_k": float(top_k) if top_k is not None and semconv is Semconv.V1_41 else top_k,
+        "gen_ai.request.seed": asked.seed,
+        "gen_ai.request.frequency_penalty": asked.frequency_penalty,
+        "gen_ai.request.presence_penalty": asked.presence_penalty,
+        "gen_ai.request.choice.count": None if asked.choices == 1 else asked.choices,
+        "gen_ai.request.previous_response.id": asked.previous_id if semconv is Semconv.LATEST else None,
+    }
 
 
 def _usage(record: RequestRecord) -> dict[str, Value | None]:

@@ -42,6 +42,7 @@ class Followers:
         self._see(topology)
         self._spans: Outbox[RequestRecord] | None = None
         self._metrics: Outbox[Batch] | None = None
+        self._semconv = Semconv(config.tracing.semconv)
         self._interval_seconds = config.tracing.metrics_interval_seconds
         self._began_unix_ns = _began(run_dir)
         settings = config.tracing
@@ -55,7 +56,7 @@ class Followers:
         )
         self._spans = span_outbox(receiver, self._spans_of, on_fault=on_fault)
         if settings.metrics:
-            self._metrics = metric_outbox(receiver, Semconv(settings.semconv), on_fault=on_fault)
+            self._metrics = metric_outbox(receiver, self._semconv, on_fault=on_fault)
 
     def __repr__(self) -> str:
         return f"<Followers {self.chains}, {self.exemplars}, {self._spans}>"
@@ -102,7 +103,7 @@ class Followers:
             self._addresses = {worker.name: (worker.host, worker.port) for worker in topology.workers}
 
     def _spans_of(self, record: RequestRecord) -> tuple[Span, ...]:
-        return spans_of(record, self._routes, self._addresses)
+        return spans_of(record, self._routes, self._addresses, self._semconv)
 
 
 def _began(run_dir: Path) -> int:

@@ -164,7 +164,9 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         exchange.head.trace_id,  # trace_id
         state.chain_id(exchange.head),  # chain_id
         None,  # chain_call
-        None if exchange.trace is None else exchange.trace.finish(exchange.started_at, now),  # trace
+        None
+        if exchange.trace is None
+        else exchange.trace.finish(exchange.started_at, now, None if prepared is None else prepared.body),  # trace
         None if prompt is None or prepared is None else prepared.demand.prompt,  # prompt
         None if beginning is None else f"{beginning.family:016x}",  # prefix_hash
         None if prepared is None else prepared.demand.affinity,  # affinity

@@ -246,6 +246,8 @@ class Answering(Failover):
         self.is_head_sent = True
         self.status = None if self.answer is None else self.answer.status
         self._went_alone = not names_worker and not held and self.status == 200
+        if self.trace is not None and held:
+            self.trace.note_answer(held)
         self.client.transport.write(b"%b%b\r\n%b" % (self._answer_lines, named, held))
 
     def _answer_complete(self, relay: Relay, now: float) -> None:

@@ -11,7 +11,8 @@ from hashlib import blake2b
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from telemetry.record import Attempt, Trace
+from telemetry.record import Attempt, Told, Trace
+from telemetry.span_details import asked_in, told_in
 
 if TYPE_CHECKING:
     from proxy.wire.request_head import RequestHead
@@ -58,7 +59,7 @@ def parse_traceparent(value: bytes) -> TraceContext | None:
 class SampledTrace:
     """A request that is sampled: its ids, and the attempts made for it. Instants are monotonic seconds."""
 
-    __slots__ = ("_began_at", "_done", "_span", "made", "parent_id", "trace_id", "worker")
+    __slots__ = ("_began_at", "_done", "_span", "_told", "made", "parent_id", "trace_id", "worker")
 
     def __init__(self, trace_id: str, parent_id: str | None, span: int) -> None:
         self.trace_id = trace_id
@@ -68,6 +69,7 @@ class SampledTrace:
         self._span = span
         self._done: list[tuple[int, str, float, float, str, int | None]] = []  # what an `Attempt` is made of
         self._began_at: float | None = None  # of the attempt under way; None while there is none
+        self._told: Told | None = None
 
     def __repr__(self) -> str:
         return f"<SampledTrace {self.trace_id}, {self.made} attempts>"
@@ -90,8 +92,12 @@ class SampledTrace:
             self._done.append((self.made, self.worker, self._began_at, now, result, status))
         self._began_at = None
 
-    def finish(self, started_at: float, ended_at: float) -> Trace:
-        """What the record keeps, instants as seconds since the first byte of the request."""
+    def note_answer(self, beginning: bytes) -> None:
+        """The first bytes of an answer's body go to the client: all of it, or whole events at its start."""
+        self._told = told_in(beginning)
+
+    def finish(self, started_at: float, ended_at: float, body: bytes | None) -> Trace:
+        """What the record keeps, instants as seconds since the first byte of the request; ``body`` is its own, if read."""
         return Trace(
             span_id=self._id(0),
             parent_id=self.parent_id,
@@ -107,6 +113,8 @@ class SampledTrace:
                 )
                 for number, worker, began_at, at, result, status in self._done
             ),
+            asked=None if body is None else asked_in(body),
+            told=self._told,
         )
 
     def _id(self, number: int) -> str:

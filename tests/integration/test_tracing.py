@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -86,6 +87,24 @@ async def test_the_tree_of_a_stream(scene: Scene, receiver: OtlpReceiver) -> Non
     assert root.resource["service.name"] == "ridgeline"
     assert receiver.paths[-1] == "/v1/traces"
     assert receiver.headers[-1]["x-scope"] == "team a"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_attempt_tells_what_was_asked_and_how_the_answer_calls_itself(
+    scene: Scene, receiver: OtlpReceiver, *, stream: bool
+) -> None:
+    """Sampling is on the attempt's span, beside the id and the model that the worker's answer names; no text is."""
+    body = chat_body(stream=stream, temperature=0.25, top_p=0.5, max_tokens=7, seed=3, stop=["the end"])
+    seen = await scene.ask(STREAM if stream else ANSWER, body=body)
+    _, (attempt,) = await tree_of(receiver, seen.record)
+    first = seen.answer.body.partition(b"data: ")[2].partition(b"\n")[0] if stream else seen.answer.body
+    said = json.loads(first)
+
+    asked = {"temperature": 0.25, "top_p": 0.5, "max_tokens": 7, "seed": 3}
+    assert {name: attempt.attributes[f"gen_ai.request.{name}"] for name in asked} == asked
+    assert attempt.attributes["gen_ai.response.id"] == said["id"]
+    assert attempt.attributes["gen_ai.response.model"] == said["model"]
+    assert "the end" not in repr(attempt.attributes)
 
 
 async def test_the_instants_of_a_stream(scene: Scene, receiver: OtlpReceiver) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from telemetry.record import Attempt, NoToken, Outcome, Phase, RequestRecord, Trace
+from telemetry.record import Asked, Attempt, NoToken, Outcome, Phase, RequestRecord, Told, Trace
 from telemetry.spans import METRIC_NAMES, SERVER_HISTOGRAMS, Semconv, Span, spans_of
 
 ROUTES = {"chat": ("POST", "/v1/chat/completions"), "embeddings": ("POST", "/v1/embeddings")}
@@ -198,6 +198,50 @@ def test_a_workers_words_are_bounded_and_well_formed() -> None:
         assert isinstance(reasons, tuple)
         assert [len(reason) for reason in reasons] == [256, 7]
         assert "".join(reasons).encode()
+
+
+ASKED = Asked(
+    temperature=0.5, top_p=0.9, top_k=40, seed=7, frequency_penalty=0.1, presence_penalty=0.2, choices=2, previous_id="resp_1"
+)
+
+
+def test_the_sampling_is_on_each_attempt_and_the_answers_name_on_the_last() -> None:
+    """Names of both versions of the conventions: 1.41 has top_k as a fraction, and no name for the response gone on from."""
+    told = Told(answer_id="chatcmpl-1", model="base")
+    trace = Trace(
+        span_id="00000000000000aa", seconds=2.0, attempts=(an_attempt(1, result="stale"), an_attempt(2)), asked=ASKED, told=told
+    )
+    common = {
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.top_p": 0.9,
+        "gen_ai.request.seed": 7,
+        "gen_ai.request.frequency_penalty": 0.1,
+        "gen_ai.request.presence_penalty": 0.2,
+        "gen_ai.request.choice.count": 2,
+    }
+    by_version = {
+        Semconv.LATEST: common | {"gen_ai.request.top_k": 40, "gen_ai.request.previous_response.id": "resp_1"},
+        Semconv.V1_41: common | {"gen_ai.request.top_k": 40.0},
+    }
+    for version, wanted in by_version.items():
+        _, first, last = spans_of(a_record(trace=trace), ROUTES, ADDRESSES, version)
+
+        for attempt in (first, last):
+            found = {name: value for name, value in attempt.attributes.items() if name in wanted or "previous" in name}
+            assert found == wanted
+            assert type(found["gen_ai.request.top_k"]) is type(wanted["gen_ai.request.top_k"])
+        assert "gen_ai.response.id" not in first.attributes
+        assert (last.attributes["gen_ai.response.id"], last.attributes["gen_ai.response.model"]) == ("chatcmpl-1", "base")
+
+
+def test_one_choice_needs_no_count() -> None:
+    """The conventions have it only where it is not 1; a figure of 0 is a figure."""
+    trace = Trace(span_id="00000000000000aa", attempts=(an_attempt(),), asked=Asked(choices=1, temperature=0.0))
+
+    _, attempt = spans(a_record(trace=trace))
+
+    assert "gen_ai.request.choice.count" not in attempt.attributes
+    assert attempt.attributes["gen_ai.request.temperature"] == 0.0
 
 
 def test_names_of_the_conventions() -> None:

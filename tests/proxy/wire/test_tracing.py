@@ -132,7 +132,7 @@ def test_ids_differ() -> None:
     for trace in traces:
         trace.begin("w", 1.0)
         trace.end("answered", 2.0, 200)
-    done = [trace.finish(0.0, 3.0) for trace in traces]
+    done = [trace.finish(0.0, 3.0, None) for trace in traces]
 
     assert len({trace.trace_id for trace in traces}) == 500
     assert len({span_id for each in done for span_id in (each.span_id, each.attempts[0].span_id)}) == 1000
@@ -149,7 +149,7 @@ def test_attempts_are_kept_with_their_instants() -> None:
     second = trace.line()
     trace.end("answered", 12.0, 200)
 
-    done = trace.finish(10.0, 12.5)
+    done = trace.finish(10.0, 12.5, None)
 
     assert (done.span_id, done.parent_id, done.seconds) == ("00000000000000ff", PARENT, 2.5)
     assert [(each.worker, each.began_seconds, each.ended_seconds, each.result, each.status) for each in done.attempts] == [
@@ -178,7 +178,7 @@ def test_very_many_attempts_are_bounded() -> None:
         trace.begin(f"w-{number}", 0.0)
         trace.end("connect_failed", 1.0, None)
 
-    assert len(trace.finish(0.0, 1.0).attempts) == MOST_ATTEMPTS
+    assert len(trace.finish(0.0, 1.0, None).attempts) == MOST_ATTEMPTS
 
 
 @pytest.mark.parametrize(
