@@ -59,6 +59,22 @@ GATEWAY: tuple[Family, ...] = (
         start=nan,
     ),
     gauge(
+        "process_open_descriptors",
+        Scope.PROCESS,
+        "File descriptors that are open in the process of this role that is nearest to its limit.",
+        "role",
+        writer=Writer.CONTROL,
+        start=nan,
+    ),
+    gauge(
+        "process_most_descriptors",
+        Scope.PROCESS,
+        "File descriptors that this process may have open; without one, new connections fail.",
+        "role",
+        writer=Writer.CONTROL,
+        start=nan,
+    ),
+    gauge(
         "exported_series",
         Scope.PROCESS,
         "Series that this page has at most, with the pools, workers and keys of now.",

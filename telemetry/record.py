@@ -59,6 +59,7 @@ class Rejection(StrEnum):
     NO_WORKER = "no_worker"  # none that could be asked
     DRAINING = "draining"  # the gateway was ending
     MEMORY = "memory"  # bodies of requests under way hold as much as they may
+    SHORTAGE = "shortage"  # no descriptor, port or memory was left for a connection to a worker
 
 
 class Misroute(StrEnum):

@@ -95,6 +95,19 @@ def _processes() -> Row:
                 ),
             ),
             Panel(
+                title="File descriptors",
+                description="Share of the file descriptors that are open, of those that the process nearest to its limit may "
+                "have, by role. A stream takes two; at 1 new connections fail.",
+                unit=Unit.RATIO,
+                queries=(
+                    Query(
+                        expr="max by (instance, role) "
+                        "(ridgeline_process_open_descriptors / ridgeline_process_most_descriptors)",
+                        legend="{{instance}} {{role}}",
+                    ),
+                ),
+            ),
+            Panel(
                 title="Processes that ended by themselves",
                 alerts=("RidgelineProcessRestarts",),
                 description="And were started again, in the last ten minutes, by role. Requests of a serving process end "

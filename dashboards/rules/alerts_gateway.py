@@ -9,7 +9,7 @@ from dashboards.rules.rule import Alert, Clock, Group, Severity
 
 _POOL = "{{ $labels.model }}/{{ $labels.pool }}"
 _GATEWAY = "{{ $labels.instance }}"
-_SHED = 'ridgeline_rejections_total{reason=~"queue|no_worker|memory"}'
+_SHED = 'ridgeline_rejections_total{reason=~"queue|no_worker|memory|shortage"}'
 _BUSY = 'ridgeline_requests_total{outcome="worker_busy"}'
 _LOST = ("ridgeline_records_dropped_total", "ridgeline_log_lines_dropped_total", "ridgeline_spans_dropped_total")
 

@@ -1,4 +1,4 @@
-"""The gateway's own processes as the system sees them: processor time and memory, from Linux' /proc.
+"""The gateway's own processes as the system sees them: processor time, memory and descriptors, from Linux' /proc.
 
 What cannot be read is left out; nothing here raises.
 """
@@ -6,6 +6,7 @@ What cannot be read is left out; nothing here raises.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ class Usage(NamedTuple):
     identity: tuple[int, int]  # process id and when it was started: ids are used again
     cpu_seconds: float  # since its start, without its children
     resident_bytes: int
+    open_descriptors: int | None = None
+    most_descriptors: int | None = None  # that it may have open
 
 
 class Listed(NamedTuple):
@@ -64,9 +67,22 @@ def _usage(proc: Path, role: str, pid: int) -> Usage | None:
         fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
         ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
         return Usage(
-            role, (pid, int(fields[_STARTED_TICKS])), ticks / _TICKS_PER_SECOND, int(fields[_RESIDENT_PAGES]) * _PAGE_BYTES
+            role,
+            (pid, int(fields[_STARTED_TICKS])),
+            ticks / _TICKS_PER_SECOND,
+            int(fields[_RESIDENT_PAGES]) * _PAGE_BYTES,
+            *_descriptors(proc, pid),
         )
     return None
+
+
+def _descriptors(proc: Path, pid: int) -> tuple[int | None, int | None]:
+    """How many are open, and may be."""
+    with suppress(OSError, ValueError):
+        folder = proc / str(pid) / "fd"
+        count = folder.stat().st_size or len(os.listdir(folder))  # noqa: PTH208 -- names alone; before Linux 6.2 there is no size
+        return count, resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    return None, None
 
 
 class CpuCount:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import nan
 from pathlib import Path
 
 from proxy.control.fleet import Fleet
 from proxy.control.observer import GatewayView
-from proxy.control.usage_of_processes import CpuCount, read_list, usages
+from proxy.control.usage_of_processes import CpuCount, Usage, read_list, usages
 from proxy.rundir import PROCESSES
 from routing.health import Condition
 from routing.topology import Topology, Worker
@@ -26,11 +26,14 @@ _LEFT_OUT = {reason: slot("ridgeline_worker_left_out", reason=reason) for reason
 _UP = slot("ridgeline_worker_up")
 _CPU = {role: slot("ridgeline_process_cpu_seconds_total", role=role) for role in LABELS["role"]}
 _RESIDENT = {role: slot("ridgeline_process_resident_bytes", role=role) for role in LABELS["role"]}
+_OPEN = {role: slot("ridgeline_process_open_descriptors", role=role) for role in LABELS["role"]}
+_MOST = {role: slot("ridgeline_process_most_descriptors", role=role) for role in LABELS["role"]}
 _RESTARTS = {
     role: slot("ridgeline_process_restarts_total", role=role) for role in LABELS["ridgeline_process_restarts_total.role"]
 }
 _SERIES = slot("ridgeline_exported_series")
 _LOG_LINES = slot("ridgeline_log_lines_dropped_total")
+_SHORT_RATIO, _ENOUGH_RATIO = 0.95, 0.8  # of its descriptors that a process has open: it is told, and may be told again
 
 
 def why_left_out(worker: Worker, up: float, condition: Condition) -> str | None:
@@ -57,6 +60,7 @@ class Vitals:
         self._processes = processes
         self._log_dropped = log_dropped
         self._log_told = 0
+        self._short: set[tuple[int, int]] = set()  # processes that have been told to be short of descriptors
         self._topology: Topology | None = None
         self._layout = Layout.of(fleet.topology)
         self._cpu = CpuCount(goes_on=any(fleet.cells.values[cell] for cell in _CPU.values()))
@@ -98,5 +102,29 @@ class Vitals:
             cells[_CPU[role]] += seconds
         for role, cell in _RESIDENT.items():
             cells[cell] = sum(usage.resident_bytes for usage in used if usage.role == role) or nan
+        for role, cell in _OPEN.items():
+            fullest = max((usage for usage in used if usage.role == role), key=_open_ratio, default=None)
+            cells[cell] = nan if fullest is None or fullest.open_descriptors is None else fullest.open_descriptors
+            cells[_MOST[role]] = nan if fullest is None or fullest.most_descriptors is None else fullest.most_descriptors
+        self._tell_short(used)
         for role, cell in _RESTARTS.items():
             cells[cell] = sum(one.restarts for one in listed if one.role == role) or cells[cell]
+
+    def _tell_short(self, used: Sequence[Usage]) -> None:
+        """Once for each process, until it has had enough of them again."""
+        self._short &= {usage.identity for usage in used if _open_ratio(usage) > _ENOUGH_RATIO}
+        for usage in used:
+            if _open_ratio(usage) >= _SHORT_RATIO and usage.identity not in self._short:
+                self._short.add(usage.identity)
+                _log.warning(
+                    "%s process %d has %d of the %d file descriptors open that it may have: new connections fail; raise the "
+                    "limit (LimitNOFILE= in systemd, ulimit -n)",
+                    usage.role,
+                    usage.identity[0],
+                    usage.open_descriptors,
+                    usage.most_descriptors,
+                )
+
+
+def _open_ratio(usage: Usage) -> float:
+    return (usage.open_descriptors or 0) / (usage.most_descriptors or 1)

@@ -6,20 +6,16 @@ An unused connection is dropped before the worker would close it; the one used l
 from __future__ import annotations
 
 import asyncio
-import errno
+import socket
 from time import monotonic as clock
 from typing import TYPE_CHECKING, cast
 
 from proxy.tls import SHUTDOWN_SECONDS, WorkerContexts, why_untrusted
-from proxy.wire.errors import worker_not_trusted
+from proxy.wire.errors import ProxyError, own_shortage, worker_not_trusted
 from routing.topology import Worker, WorkerTls
 
 if TYPE_CHECKING:
     from proxy.serving.exchange import Exchange
-
-
-# Of this machine's: they say nothing of the worker.
-_OWN_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 
 
 class WorkerConnection(asyncio.Protocol):
@@ -152,9 +148,11 @@ class WorkerConnections:
         except TimeoutError:
             exchange.connect_failed("connect_timeout")
         except OSError as error:
-            why = why_untrusted(error)
-            if why is None:
-                exchange.connect_failed("abandoned" if error.errno in _OWN_SHORTAGES else "connect_failed")
+            why, shortage = why_untrusted(error), _shortage(error)
+            if shortage is not None:  # it says nothing of the worker
+                exchange.connect_failed("abandoned", shortage)
+            elif why is None:
+                exchange.connect_failed("connect_failed")
             else:
                 exchange.fault = why
                 exchange.connect_failed("connect_failed", worker_not_trusted())
@@ -190,3 +188,13 @@ class WorkerConnections:
         """Close all that is unused now."""
         while self._idle:
             self._idle[-1].close()
+
+
+def _shortage(error: OSError) -> ProxyError | None:
+    """What this machine lacked, if that is why. Looking a name up or reading a certificate does not say it, so it is tried."""
+    if isinstance(error, socket.gaierror) or error.errno is None:
+        try:
+            socket.socket().close()
+        except OSError as own:
+            error = own
+    return own_shortage(error.errno)

@@ -163,7 +163,7 @@ class Failover(Attempts):
         self._end_of_connecting()
         if self.ended or self.decision is None:
             return
-        if self._owners is not None:
+        if self._owners is not None and result != "abandoned":
             self.ask_another(clock(), can_keep=False)
             return
         if not self.fail_over(result):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from telemetry.record import Outcome, Rejection
 
 RETRY_AFTER_SECONDS = 2
@@ -130,6 +132,29 @@ def bodies_too_large() -> Refusal:
     """The bodies of the requests under way hold as much memory as they may."""
     text = "The gateway holds too many large requests now."
     return Refusal(503, "body_memory", text, reason=Rejection.MEMORY, retry_after_seconds=2)
+
+
+_SHORTAGES = {
+    errno.EMFILE: ("descriptors", "no file descriptors left"),
+    errno.ENFILE: ("descriptors", "no file descriptors left"),
+    errno.EADDRNOTAVAIL: ("ports", "no ports left"),
+    errno.ENOBUFS: ("memory", "no memory left"),
+    errno.ENOMEM: ("memory", "no memory left"),
+}
+
+
+def own_shortage(number: int | None) -> Refusal | None:
+    """What this machine lacks for a connection to a worker, by the number of an OSError; None: that is not what it says."""
+    if number not in _SHORTAGES:
+        return None
+    what, text = _SHORTAGES[number]
+    return Refusal(
+        503,
+        f"gateway_out_of_{what}",
+        f"The gateway has {text} for a connection to a worker.",
+        reason=Rejection.SHORTAGE,
+        retry_after_seconds=RETRY_AFTER_SECONDS,
+    )
 
 
 def worker_not_trusted() -> WorkerFault:

@@ -62,6 +62,7 @@ async def test_a_process_without_descriptors_serves_whom_it_has_and_comes_back()
             await busy
             await asyncio.sleep(0.5)
             spent_seconds = cpu_seconds(pid) - before
+        told = [line for line in scene.gateway.stderr.splitlines() if "file descriptors open that it may have" in line]
         await eventually(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) < 60)
         after = await scene.ask(ANSWER, body=BODY)
         metrics = await scene.quiet()
@@ -71,9 +72,14 @@ async def test_a_process_without_descriptors_serves_whom_it_has_and_comes_back()
         assert after.answer.status == 200
         assert scene.gateway.processes.serving == (pid,)
         assert others[0].answer.status == 503  # no descriptor for a second connection to a worker
+        assert others[0].answer.json()["error"]["code"] == "gateway_out_of_descriptors"
+        assert metrics.total("ridgeline_rejections_total", reason="shortage") >= 1
         assert {seen.answer.status for seen in others} <= {200, 503}
         assert metrics.total("ridgeline_attempts_total", result="connect_failed") == 0
         assert "ridgeline_worker_left_out" not in metrics
+        assert len(told) == 1
+        assert f"serving process {pid} has 2" in told[0]
+        assert metrics.value("ridgeline_process_most_descriptors", role="serving") == 256
 
 
 async def test_requests_go_on_while_the_log_has_no_room() -> None:

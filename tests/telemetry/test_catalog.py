@@ -137,6 +137,8 @@ def test_unknown_is_not_zero():
         "ridgeline_loop_lag_seconds",
         "ridgeline_control_lag_seconds",
         "ridgeline_process_resident_bytes",
+        "ridgeline_process_open_descriptors",
+        "ridgeline_process_most_descriptors",
         "ridgeline_exported_series",
         "ridgeline_configuration_refused",
         "ridgeline_quota_limit",

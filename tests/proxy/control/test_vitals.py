@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import resource
+import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from math import isnan, nan
@@ -97,6 +100,22 @@ async def test_restarts_and_memory_are_those_of_the_list(scene: Scene) -> None:
     assert scene.figure("process_restarts_total", role="control") == 1
     assert scene.figure("process_resident_bytes", role="supervisor") > 1e6  # the parent of this process
     assert isnan(scene.figure("process_resident_bytes", role="counting"))
+
+
+async def test_a_process_that_is_short_of_descriptors_is_told_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """What is shown is the process nearest to its limit; it is told again only after it has had enough of them."""
+    child = await asyncio.create_subprocess_exec("cat", stdin=subprocess.PIPE)
+    (scene.run_dir / PROCESSES).write_text(f"serving {child.pid} 0\n")
+    for most in (1000, 3, 3, 1000, 3):
+        resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (most, 1000))
+        scene.vitals.look()
+    shown = [scene.figure(f"process_{name}_descriptors", role="serving") for name in ("open", "most")]
+    await child.communicate(b"")
+
+    assert shown[0] >= 3
+    assert shown[1] == 3
+    assert isnan(scene.figure("process_open_descriptors", role="counting"))
+    assert len([line for line in caplog.messages if "file descriptors open that it may have" in line]) == 2
 
 
 async def test_lost_lines_of_the_log_are_counted_once(scene: Scene) -> None:

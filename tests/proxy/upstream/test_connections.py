@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
+import socket
 
 import pytest
 
 from proxy.upstream.connections import WorkerConnection, WorkerConnections
+from proxy.wire.errors import ProxyError
 from tests.routing.topologies import a_worker
 
 
@@ -101,37 +104,56 @@ async def test_after_the_worker_was_removed_nothing_is_kept(connections):
 class Loop:
     """Cannot connect, for a reason."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, error: OSError) -> None:
+        self.error = error
         self.create_task = asyncio.get_running_loop().create_task
 
     async def create_connection(self, *_: object) -> None:
-        raise OSError(self.number, "no")
+        raise self.error
 
 
 class Waiting:
     """An exchange that waits for a connection."""
 
     result: str | None = None
+    code: str | None = None
 
-    def connect_failed(self, result: str) -> None:
-        self.result = result
+    def connect_failed(self, result: str, error: ProxyError | None = None) -> None:
+        self.result, self.code = result, None if error is None else error.code
 
 
 @pytest.mark.parametrize(
-    ("number", "result"),
+    ("number", "result", "code"),
     [
-        (errno.ECONNREFUSED, "connect_failed"),
-        (errno.EHOSTUNREACH, "connect_failed"),
-        (errno.EMFILE, "abandoned"),
-        (errno.ENOBUFS, "abandoned"),
-        (errno.EADDRNOTAVAIL, "abandoned"),
+        (errno.ECONNREFUSED, "connect_failed", None),
+        (errno.EHOSTUNREACH, "connect_failed", None),
+        (errno.EMFILE, "abandoned", "gateway_out_of_descriptors"),
+        (errno.ENOBUFS, "abandoned", "gateway_out_of_memory"),
+        (errno.EADDRNOTAVAIL, "abandoned", "gateway_out_of_ports"),
     ],
 )
-async def test_a_shortage_of_our_own_is_not_the_workers(number, result):
+async def test_a_shortage_of_our_own_is_not_the_workers(number, result, code):
     """Without descriptors, memory or ports no connection can be made to anyone: that is held against nobody."""
     waiting = Waiting()
 
-    await WorkerConnections(a_worker(0), Loop(number)).connect(waiting)
+    await WorkerConnections(a_worker(0), Loop(OSError(number, "no"))).connect(waiting)
 
-    assert waiting.result == result
+    assert (waiting.result, waiting.code) == (result, code)
+
+
+@pytest.mark.parametrize("error", [socket.gaierror(socket.EAI_AGAIN, "try again"), OSError("ca.pem cannot be read")])
+async def test_a_name_or_file_that_no_descriptor_was_left_for_is_not_the_workers_either(error):
+    """Neither error says why; with descriptors they are the worker's, without them ours."""
+    waiting = Waiting()
+    connections = WorkerConnections(a_worker(0), Loop(error))
+
+    await connections.connect(waiting)
+    assert waiting.result == "connect_failed"
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        await connections.connect(waiting)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (waiting.result, waiting.code) == ("abandoned", "gateway_out_of_descriptors")
