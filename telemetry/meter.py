@@ -19,7 +19,7 @@ from telemetry.measurements import Measurements, stall_ratio
 from telemetry.sse import CR, LF, SseReader, event_data
 from telemetry.typed_events import MessageUsage, TypedEvent
 
-_NEVER = b"\0"
+_NO_BEGINNING: tuple[()] = ()  # `bytes.startswith` never says yes to it
 _STRING_END = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL).match
 _ALL_CHOICES = -1
 
@@ -78,7 +78,8 @@ class StreamMeter:
         self._last_gap_at = 0.0
         self._gap_tokens = 0  # generated since then, where events say so; an event may count one and carry no text
         self._max_gap = 0.0
-        self._head = self._tail = _NEVER  # what surrounds the text in this stream's ordinary events, once seen
+        self._head: bytes | tuple[()] = _NO_BEGINNING  # what surrounds the text in this stream's ordinary events, once seen
+        self._tail = b""
 
     def __repr__(self) -> str:
         return f"<StreamMeter {self.events} events, {self.found.token_events} with tokens>"
@@ -173,12 +174,7 @@ class StreamMeter:
     @property
     def _may_learn(self) -> bool:
         """Whether this looks like a stream of many tokens whose shape is not known yet."""
-        return (
-            self._tail is _NEVER
-            and self._choices == 1
-            and self.found.token_events > 1
-            and self.found.first_visible_at is not None
-        )
+        return not self._head and self._choices == 1 and self.found.token_events > 1 and self.found.first_visible_at is not None
 
     def _learn(self, piece: bytes) -> None:
         """Remember what surrounds the text of an ordinary event: one choice with text, and nothing else of interest."""

@@ -281,7 +281,8 @@ class ClientConnection(asyncio.Protocol):
             status, body = 503, b"workers are being looked for\n"
         else:
             status, body = 200, b"ok\n"
-        closes = not head.keeps_alive
+        has_body = head.is_chunked or bool(head.content_length)  # nobody reads it, so what lies behind it is no request
+        closes = has_body or not head.keeps_alive
         self.write(
             b"%bcontent-type: text/plain\r\n%bcontent-length: %d\r\n\r\n%b"
             % (
@@ -292,7 +293,7 @@ class ClientConnection(asyncio.Protocol):
             )
         )
         self.will_keep_alive = not closes
-        self._state = _ANSWER
+        self._state = _BODY if has_body else _ANSWER
         self.answer_done(True)
 
     def refuse(self, error: ProxyError, request_id: str, dialect: Dialect = CHAT) -> None:

@@ -141,7 +141,7 @@ def parse_answer_head(head: bytes) -> AnswerHead:
             named = (named or set()) | options
     if is_chunked and content_length is not None:
         raise FramingError("both a length and a transfer coding")
-    if status in (204, 205, 304):
+    if status in (204, 304):
         content_length, is_chunked = 0, False
     if named:
         closes = b"close" in named or (closes and b"keep-alive" not in named)

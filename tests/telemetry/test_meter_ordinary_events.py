@@ -112,3 +112,12 @@ def test_ordinary_events_are_recognised():
 
     assert meter.found.token_events == 10
     assert meter.finish(9.0).faults == 0
+
+
+def test_nothing_is_ordinary_before_the_shape_is_known():
+    """Bytes that a worker made up, none of them an event, are never counted as tokens."""
+    meter = StreamMeter(1, BOUNDS)
+    meter.feed([100.0, 101.0], [b"\0\0\0", b"\0 \0"])
+    found = meter.finish(102.0)
+
+    assert (found.token_events, found.gap_counts, found.gap_sum_seconds, found.last_token_at) == (0, None, 0.0, None)

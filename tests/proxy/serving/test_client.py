@@ -25,6 +25,7 @@ class Wire(asyncio.Transport):
         self.written: list[bytes] = []
         self.is_aborted = False
         self.is_closed = False
+        self.has_ended_writing = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written.append(bytes(data))
@@ -34,6 +35,12 @@ class Wire(asyncio.Transport):
 
     def close(self) -> None:
         self.is_closed = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.has_ended_writing = True
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -145,3 +152,32 @@ async def test_a_cut_does_not_look_like_an_end_without_chunks(scene):
     scene.worker.connection_lost(ConnectionResetError())
 
     assert scene.to_client.is_aborted
+
+
+@pytest.mark.parametrize(
+    "framing", [b"content-length: %d\r\n\r\n%b", b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n"]
+)
+@pytest.mark.parametrize("path", [b"/livez", b"/readyz", b"/health"])
+@pytest.mark.parametrize("is_cut", [False, True], ids=["at once", "behind its head"])
+async def test_the_body_of_a_probe_is_no_request(scene, path, framing, is_cut):
+    """What a client hides in the body of a probe is never read as the next request on a connection that others may share."""
+    probe = b"GET %b HTTP/1.1\r\nhost: x\r\n" % path + framing % (len(request(1)), request(1))
+    end = probe.index(b"\r\n\r\n") + 4 if is_cut else len(probe)
+    scene.client.data_received(probe[:end])
+    scene.client.data_received(probe[end:])
+    await asyncio.sleep(0)
+
+    assert scene.asked == []
+    assert len(scene.to_client.written) == 1
+    assert b"connection: close\r\n" in scene.to_client.written[0]
+    assert scene.to_client.has_ended_writing
+
+
+async def test_probes_without_a_body_keep_their_connection(scene):
+    """One after another, and then a request."""
+    scene.client.data_received(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 2 + request(1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert [answer[:15] for answer in scene.to_client.written] == [b"HTTP/1.1 200 OK"] * 2
+    assert scene.asked == [body(1)]

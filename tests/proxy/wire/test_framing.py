@@ -99,6 +99,14 @@ def test_whether_the_connection_can_be_used_again(version, lines, keeps):
     assert an_answer(*lines, status=b"HTTP/%b 200 OK" % version).keeps_alive is keeps
 
 
+@pytest.mark.parametrize(("line", "is_chunked"), [(b"Content-Length: 3", False), (b"Transfer-Encoding: chunked", True)])
+def test_an_answer_that_should_have_no_body_ends_where_it_says(line, is_chunked):
+    """A 205 must not carry any, but one that does has a body for everybody who reads it (RFC 9112, section 6.3)."""
+    head = an_answer(line, status=b"HTTP/1.1 205 -")
+
+    assert (head.is_chunked, head.content_length) == (is_chunked, None if is_chunked else 3)
+
+
 @pytest.mark.parametrize("status", [204, 304])
 def test_answers_without_a_body(status):
     """These have none, whatever their headers say."""
