@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from routing.policy import ELSEWHERE, POLICIES, Reason
-from telemetry.diagnosis import CauseName
+from telemetry.causes import CauseName
 from telemetry.prefix_drift import DriftKind, Lost
 from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, PrefillResult, Rejection
 

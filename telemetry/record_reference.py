@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from routing import reasons
 from telemetry import record
-from telemetry.diagnosis import CauseName
+from telemetry.causes import CauseName
 from telemetry.record import Cause, RequestRecord
 from telemetry.sinks.jsonlog import LOGGED_FIELDS
 

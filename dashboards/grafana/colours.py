@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from telemetry.diagnosis import CauseName
+from telemetry.causes import CauseName
 from telemetry.record import Outcome
 
 

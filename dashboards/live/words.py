@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from telemetry.diagnosis import CauseName
+from telemetry.causes import CauseName
 from telemetry.record import Outcome, PrefillResult, RequestRecord
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import time as wall_clock
 
@@ -33,15 +34,17 @@ _ALL_SAMPLES = 600  # of a worker; from then on one request in `_SHARE` is a sam
 _SHARE = 4
 _HALF_LIFE_SAMPLES = 500.0
 _FIT_SAMPLES = 64  # a worker is looked at again after so many
+_MOST_REFERENCES = 256  # the earliest accepted is forgotten: one more comes with each version of the engine
 _FEW_ARRIVED = 10  # prompt tokens of others for each output token: less than a twentieth of its time
 
 
 class _Worker:
-    """What is known of one worker."""
+    """What is known of one worker, as what it is now."""
 
-    __slots__ = ("calibration", "drift", "fit", "offered", "since_fit")
+    __slots__ = ("calibration", "drift", "fit", "key", "offered", "since_fit")
 
     def __init__(self, key: CalibrationKey, defaults: Losses) -> None:
+        self.key = key
         self.calibration = Calibration(key, defaults, half_life_samples=_HALF_LIFE_SAMPLES)
         self.fit: Fit | None = None
         self.drift: Drift | None = None
@@ -56,7 +59,7 @@ class Calibrations:
         self._path = path
         self._defaults = DEFAULT_LOSSES[ENGINE]
         self._references: dict[CalibrationKey, Reference] = {}
-        self._workers: dict[tuple[CalibrationKey, str], _Worker] = {}
+        self._workers: dict[str, _Worker] = {}  # by name
         if path is not None:
             self._read(path)
 
@@ -71,15 +74,23 @@ class Calibrations:
     def keep_only(self, workers: Iterable[str]) -> None:
         """Forget workers that are gone."""
         names = set(workers)
-        self._workers = {which: each for which, each in self._workers.items() if which[1] in names}
+        self._workers = {name: each for name, each in self._workers.items() if name in names}
+
+    def inherit(self, key: CalibrationKey) -> None:
+        """Workers are known to be these from now on. What was accepted of them before they had said their version is theirs."""
+        unknown = replace(key, engine_version=UNKNOWN_VERSION)
+        if key.engine_version == UNKNOWN_VERSION or key in self._references or unknown not in self._references:
+            return
+        self._references[key] = replace(self._references.pop(unknown), key=key)
+        self._keep()
 
     def learn(
         self, key: CalibrationKey, worker: str, record: RequestRecord, judgement: Judgement, yardstick: Yardstick
     ) -> bool:
         """Take a judged request in. True when the reference of such workers is another one than before."""
-        each = self._workers.get((key, worker))
-        if each is None:
-            each = self._workers[key, worker] = _Worker(key, self._defaults)
+        each = self._workers.get(worker)
+        if each is None or (each.key is not key and each.key != key):  # another version, say, learns anew
+            each = self._workers[worker] = _Worker(key, self._defaults)
         each.offered += 1
         if each.offered > _ALL_SAMPLES and each.offered % _SHARE:
             return False
@@ -101,14 +112,15 @@ class Calibrations:
             "references": [reference_to_json(reference) for reference in self._references.values()],
             "workers": {
                 name: {
-                    "model": key.model,
-                    "gpu": key.gpu,
+                    "model": each.key.model,
+                    "gpu": each.key.gpu,
+                    "engine_version": each.key.engine_version,
                     "samples": each.calibration.samples_taken,
                     "recent": None if each.fit is None else _fit_view(each.fit),
                     "drift": None if each.drift is None else _drift_view(each.drift),
                     "doubts": () if each.fit is None else doubts(each.fit),
                 }
-                for (key, name), each in self._workers.items()
+                for name, each in self._workers.items()
             },
         }
 
@@ -117,13 +129,19 @@ class Calibrations:
 
         ``LookupError`` if there is no such worker, or nothing is known of it yet.
         """
-        for (key, name), each in self._workers.items():
-            if name == worker and each.fit is not None:
-                reference = self._references[key] = accept(each.fit, accepted_unix_seconds=wall_clock())
-                self._keep()
-                self._compare(key)
-                return reference
-        raise LookupError(f"nothing is known yet of a worker {worker!r}")
+        each = self._workers.get(worker)
+        if each is None or each.fit is None:
+            raise LookupError(f"nothing is known yet of a worker {worker!r}")
+        return self._accept(each.fit)
+
+    def _accept(self, fit: Fit) -> Reference:
+        reference = accept(fit, accepted_unix_seconds=wall_clock())
+        self._references[fit.key] = reference
+        while len(self._references) > _MOST_REFERENCES:
+            del self._references[min(self._references, key=lambda key: self._references[key].accepted_unix_seconds)]
+        self._keep()
+        self._compare(fit.key)
+        return reference
 
     def _look(self, key: CalibrationKey, each: _Worker) -> bool:
         each.fit = each.calibration.fit()
@@ -135,15 +153,13 @@ class Calibrations:
         chosen = self._middle(key)
         if chosen is None:
             return False
-        self._references[key] = accept(chosen, accepted_unix_seconds=wall_clock())
-        _log.info("a calibration of %s on %s was accepted as reference", key.model, key.gpu)
-        self._keep()
-        self._compare(key)
+        self._accept(chosen)
+        _log.info("a calibration of %s on %s with vLLM %s was accepted as reference", key.model, key.gpu, key.engine_version)
         return True
 
     def _middle(self, key: CalibrationKey) -> Fit | None:
         """The fit of the worker in the middle of those alike, once half of them have one that leaves no doubts."""
-        alike = [each for (other, _), each in self._workers.items() if other == key]
+        alike = [each for each in self._workers.values() if each.key == key]
         fits = sorted(
             (each.fit for each in alike if each.fit is not None and not doubts(each.fit, DEFAULT_RULE)),
             key=lambda fit: fit.default_ratio,
@@ -152,8 +168,8 @@ class Calibrations:
 
     def _compare(self, key: CalibrationKey) -> None:
         reference = self._references[key]
-        for (other, _), each in self._workers.items():
-            if other == key and each.fit is not None:
+        for each in self._workers.values():
+            if each.key == key and each.fit is not None:
                 each.drift = drift(reference, each.fit)
 
     def _read(self, path: Path) -> None:
@@ -178,9 +194,9 @@ class Calibrations:
             _log.warning("calibrations could not be kept in %s: %s", self._path, error.strerror)
 
 
-def key_of(deployment: Deployment) -> CalibrationKey:
-    """Workers of this deployment are alike, as far as the configuration says."""
-    return CalibrationKey.of(deployment, engine=ENGINE, engine_version=UNKNOWN_VERSION)
+def key_of(deployment: Deployment, engine_version: str = UNKNOWN_VERSION) -> CalibrationKey:
+    """Workers of this deployment are alike that run the same version of the engine."""
+    return CalibrationKey.of(deployment, engine=ENGINE, engine_version=engine_version)
 
 
 def has_clean_ttft(record: RequestRecord) -> bool:

@@ -99,6 +99,10 @@ class Fleet:
         """How many tokens the KV caches of workers hold, by name, as far as they have said it themselves."""
         return {name: each.probe.kv_tokens for (name, *_), each in self._probing.items() if each.probe.kv_tokens}
 
+    def engine_versions(self) -> dict[str, str]:
+        """The version of vLLM that workers run, by name, as far as they have said it themselves."""
+        return {name: each.probe.engine_version for (name, *_), each in self._probing.items() if each.probe.engine_version}
+
     def reload(self, configured: Topology) -> None:
         """Put another configuration in force, changes made by hand over it. Raises OSError; nothing has changed then."""
         configured = replace(configured, is_settled=self._configured.is_settled)

@@ -140,8 +140,9 @@ class LiveFeed:
         record = self.window.find(request_id)
         if record is None:
             return None
-        place = (record.model, record.pool)
-        return why(record, self._judge.yardstick_of(*place), self._judge.hardware().get(place))
+        place, standards = (record.model, record.pool), self._judge.standards
+        standard = standards.of_pool(*place) if record.worker is None else standards.of(*place, record.worker)
+        return why(record, None if standard is None else standard.yardstick, standards.hardware().get(place))
 
     def close(self) -> None:
         """End all streams."""
@@ -203,7 +204,7 @@ class LiveFeed:
         around = Around(
             snapshot=snapshot,
             condition_of=self._view.condition_reader(),
-            hardware=self._judge.hardware(),
+            hardware=self._judge.standards.hardware(),
             processes=self._view.processes,
             log_lines_dropped=self._view.log_lines_dropped,
             now_unix_seconds=time(),

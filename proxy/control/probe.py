@@ -19,6 +19,7 @@ from math import inf, nan
 from ssl import SSLContext
 
 import aiohttp
+import msgspec
 from yarl import URL
 
 from proxy.tls import why_untrusted
@@ -28,6 +29,8 @@ from telemetry.layout import Layout, slot
 _log = logging.getLogger(__name__)
 
 MAX_PAGE_BYTES = 4 * 1024 * 1024
+_MOST_VERSION_BYTES = 4096
+_VERSION_TURNS = 60  # a worker whose page tells nothing of a restart is asked for its version every five minutes
 _KEPT_SECONDS = 1.0  # from the probe to the scrape of one turn; a new turn makes a new connection, as clients' requests do
 _OWN_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 
@@ -102,6 +105,19 @@ def scan_page(page: bytes) -> WorkerFigures | None:
         started_unix_seconds=started,
         kv_tokens=_kv_tokens(page),
     )
+
+
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
+
+
+def read_version(page: bytes) -> str | None:
+    """The version that vLLM's page of that name has; ``None`` when it is no such page."""
+    try:
+        found = msgspec.json.decode(page, type=dict[str, msgspec.Raw]).get("version")
+        version = None if found is None else msgspec.json.decode(found, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return version if version is not None and _VERSION.fullmatch(version) else None
 
 
 _CACHE_SIZE = re.compile(rb'[{,](kv_cache_size_tokens|num_gpu_blocks|block_size)="(\d{1,15})"')
@@ -212,6 +228,8 @@ class WorkerProbe:
     ) -> None:
         self.health = HealthState()
         self.kv_tokens: float | None = None  # that the worker's cache holds, as last read
+        self.engine_version: str | None = None  # of vLLM, as it last said; None: it has not, or is something else
+        self._version_in_turns = 0  # until it is asked again
         self._started_unix_seconds: float | None = None  # of the worker's process, as last read
         self._worker = worker
         self._session = session
@@ -247,7 +265,7 @@ class WorkerProbe:
             await asyncio.sleep(max(0.0, began_at + pause - loop.time()))
 
     async def turn(self) -> None:
-        """Ask for health and for figures, once each."""
+        """Ask for health and for figures, once each, and for the version where it may be another."""
         try:
             failure = await self._health_failure()
         except _OwnShortageError as shortage:
@@ -256,6 +274,7 @@ class WorkerProbe:
             if self.health.take(succeeded=failure is None):
                 self._cells.set_up(is_up=failure is None)
                 if failure is None:
+                    self._version_in_turns = 0
                     _log.info("worker %s is up", self._worker.name)
                 else:
                     _log.warning("worker %s is down: %s", self._worker.name, failure)
@@ -266,8 +285,12 @@ class WorkerProbe:
         if figures is not None and figures.started_unix_seconds is not None:
             if self._started_unix_seconds not in (None, figures.started_unix_seconds):
                 self._cells.count_restart()
+                self._version_in_turns = 0
                 _log.warning("worker %s has been restarted", self._worker.name)
             self._started_unix_seconds = figures.started_unix_seconds
+        if self.health.is_up and self._version_in_turns <= 0:
+            await self._ask_version()
+        self._version_in_turns -= 1
 
     async def _health_failure(self) -> str | None:
         """Return why the worker is not well; ``None`` when it is. Raises _OwnShortageError when it could not be asked."""
@@ -289,16 +312,37 @@ class WorkerProbe:
             return f"its health check failed: {reason}"
 
     async def _figures(self) -> WorkerFigures | None:
+        answered = await self._page("/metrics", MAX_PAGE_BYTES)
+        return None if answered is None or answered[1] is None else scan_page(answered[1])
+
+    async def _ask_version(self) -> None:
+        """Ask again at the next turn if nothing came; what answers and names none is something else than vLLM."""
+        answered = await self._page("/version", _MOST_VERSION_BYTES)
+        if answered is None:
+            return
+        status, page = answered
+        if status >= 500:  # it is not there yet, or somebody before it
+            return
+        self._version_in_turns = _VERSION_TURNS
+        version = None if page is None else read_version(page)
+        if version is None or version == self.engine_version:
+            return
+        if self.engine_version is not None:
+            _log.warning("worker %s runs vLLM %s now, before it was %s", self._worker.name, version, self.engine_version)
+        self.engine_version = version
+
+    async def _page(self, path: str, most_bytes: int) -> tuple[int, bytes | None] | None:
+        """Status and page; ``None`` for what is no page, and for all of it when nothing whole came."""
         try:
-            async with self._get("/metrics", self._timing.scrape_seconds) as response:
+            async with self._get(path, self._timing.scrape_seconds) as response:
                 if response.status != 200 or response.headers.get("Content-Encoding", "identity") != "identity":
-                    return None
+                    return response.status, None
                 page = bytearray()
                 async for data in response.content.iter_any():
                     page += data
-                    if len(page) > MAX_PAGE_BYTES:
-                        return None
-                return scan_page(bytes(page))
+                    if len(page) > most_bytes:
+                        return response.status, None
+                return response.status, bytes(page)
         except (TimeoutError, aiohttp.ClientError, OSError):
             return None
 

@@ -279,6 +279,7 @@ async def _watch_lag(fleet: Fleet, file: Path) -> None:
 async def _look_around(judge: Judge, watch: DriftWatch, fleet: Fleet) -> None:
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
+        judge.standards.know_versions(fleet.engine_versions())
         for each in (watch, judge):
             each.adopt(fleet.topology, fleet.cells.values)
             each.look(time())

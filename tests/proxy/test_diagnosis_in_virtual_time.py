@@ -20,7 +20,7 @@ from simulator.engine.prefix import prompt_of_text
 from simulator.engine.roofline_timing import RooflineTimer, Scale
 from simulator.virtual.fleet import Change, simulate
 from simulator.virtual.routing import by_policy
-from telemetry.diagnosis import CauseName
+from telemetry.causes import CauseName
 from telemetry.layout import slot
 from telemetry.record import RequestRecord
 from tests.proxy.control.test_judging import Court

@@ -5,19 +5,27 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from telemetry.diagnosis import CauseName, Diagnosis, Thresholds, WorkerState, diagnose
+from telemetry.causes import CauseName, Usual, WorkerState
+from telemetry.diagnosis import Diagnosis, Thresholds, diagnose
 from telemetry.judgement import judge
 from telemetry.labels import USUAL_DEVIATIONS
 from telemetry.record import PrefillResult, RequestRecord
 from tests.telemetry.judged import YARDSTICK, a_stream, later, tpot, ttft
 
-CALM = WorkerState(waiting_requests=0.0, kv_usage_ratio=0.2, usual_running=0.0, usual_context_tokens=2000.0)
+CALM = WorkerState(waiting_requests=0.0, kv_usage_ratio=0.2)
+USUAL = Usual(running=0.0, context_tokens=2000.0)
 
 
 def diagnosed(record: RequestRecord, state: WorkerState = CALM) -> tuple[Diagnosis, ...]:
-    found = diagnose(record, judge(record, YARDSTICK), YARDSTICK, state)
+    found = diagnose(record, judge(record, YARDSTICK), YARDSTICK, USUAL, lambda: state)
     assert {(one.figure, cause.name) for one in found for cause in one.causes} <= USUAL_DEVIATIONS
     return found
+
+
+def test_nothing_is_asked_about_the_worker_of_a_healthy_request():
+    """What is known of it costs something to put together, and most requests are as they should be."""
+    healthy = a_stream()
+    assert diagnose(healthy, judge(healthy, YARDSTICK), YARDSTICK, USUAL, lambda: 1 / 0) == ()
 
 
 def only(record: RequestRecord, state: WorkerState = CALM) -> Diagnosis:
@@ -158,9 +166,9 @@ def test_one_cause_of_slow_tokens(record, state, cause):
 def test_a_long_context_explains_its_own_tokens():
     """Where others have 500 tokens, the cache of 128,000 is what a token waits for."""
     record = slow_tokens(128_000, tpot_seconds=tpot(128_000, 101, 16, 50), beside_decode_requests=16.0)
-    state = WorkerState(usual_running=16.0, usual_context_tokens=500.0)
+    usual, far_off = Usual(running=16.0, context_tokens=500.0), Thresholds(attained_ratio=0.8)
 
-    found = diagnose(record, judge(record, YARDSTICK), YARDSTICK, state, Thresholds(attained_ratio=0.8))
+    found = diagnose(record, judge(record, YARDSTICK), YARDSTICK, usual, WorkerState, far_off)
 
     assert [(one.figure, one.causes[0].name) for one in found] == [("tpot", CauseName.CONTEXT)]
     assert found[0].causes[0].seconds == pytest.approx(found[0].excess_seconds)

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from proxy.control.calibrating import Calibrations, key_of
+from roofline.calibration.calibration import CalibrationKey
 from roofline.expected import DEFAULT_LOSSES
 from telemetry.judgement import judge
 from tests.telemetry.judged import YARDSTICK, a_stream, tpot, ttft
@@ -17,7 +18,9 @@ KEY = key_of(YARDSTICK.deployment)
 DEFAULTS = DEFAULT_LOSSES["vllm"]
 
 
-def serve(calibrations: Calibrations, worker: str, factor: float, requests: int = 400, seed: int = 0) -> bool:
+def serve(
+    calibrations: Calibrations, worker: str, factor: float, requests: int = 400, seed: int = 0, key: CalibrationKey = KEY
+) -> bool:
     """Let a worker serve requests of many sizes, each so many times slower than published figures say; whether accepted."""
     dice = Random(f"{worker}{seed}")
     accepted = False
@@ -35,7 +38,7 @@ def serve(calibrations: Calibrations, worker: str, factor: float, requests: int 
             beside_decode_requests=running,
             beside_decode_prompt_tokens=float(context),
         )
-        accepted |= calibrations.learn(KEY, worker, record, judge(record, YARDSTICK), YARDSTICK)
+        accepted |= calibrations.learn(key, worker, record, judge(record, YARDSTICK), YARDSTICK)
     return accepted
 
 
@@ -139,3 +142,51 @@ def test_workers_that_are_gone_are_forgotten():
 
     assert calibrations.view()["workers"] == {}
     assert calibrations.has_reference(KEY)
+
+
+NEWER = key_of(YARDSTICK.deployment, "0.12.0")
+
+
+def test_an_upgrade_begins_a_reference_of_its_own():
+    """A newer engine that is slower is no drift of the older one, and the older one's reference is there to go back to."""
+    calibrations = Calibrations()
+    serve(calibrations, "w-0", 1.0, key=key_of(YARDSTICK.deployment, "0.11.0"))
+    before = calibrations.losses_of(key_of(YARDSTICK.deployment, "0.11.0"))
+
+    serve(calibrations, "w-0", 1.4, 40, seed=1, key=NEWER)
+    assert calibrations.losses_of(NEWER) is DEFAULTS
+    assert calibrations.view()["workers"]["w-0"]["drift"] is None
+    assert serve(calibrations, "w-0", 1.4, seed=2, key=NEWER)
+
+    shown = calibrations.view()
+    assert shown["workers"]["w-0"]["engine_version"] == "0.12.0"
+    assert shown["workers"]["w-0"]["drift"]["tpot"]["ratio"] == pytest.approx(1.0, abs=0.1)
+    assert len(shown["references"]) == 2
+    assert calibrations.losses_of(key_of(YARDSTICK.deployment, "0.11.0")) is before
+
+
+def test_what_was_kept_before_versions_were_known_belongs_to_the_first_one(tmp_path: Path):
+    """So a gateway that begins to ask does not take a slow worker for a new measure; a second version inherits nothing."""
+    calibrations = Calibrations(tmp_path / "kept.json")
+    serve(calibrations, "w-0", 1.2)
+    before = calibrations.losses_of(KEY)
+
+    for _ in range(2):
+        again = Calibrations(tmp_path / "kept.json")
+        again.inherit(KEY)
+        again.inherit(key_of(YARDSTICK.deployment, "0.11.0"))
+        again.inherit(NEWER)
+
+        assert again.losses_of(key_of(YARDSTICK.deployment, "0.11.0")) == before
+        assert (again.has_reference(KEY), again.has_reference(NEWER)) == (False, False)
+
+
+def test_references_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    """The earliest accepted is forgotten: each version of the engine brings one more."""
+    monkeypatch.setattr("proxy.control.calibrating._MOST_REFERENCES", 2)
+    calibrations = Calibrations()
+    keys = [key_of(YARDSTICK.deployment, f"0.{number}") for number in range(3)]
+    for key in keys:
+        serve(calibrations, "w-0", 1.0, 300, key=key)
+
+    assert [calibrations.has_reference(key) for key in keys] == [False, True, True]

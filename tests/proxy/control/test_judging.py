@@ -157,3 +157,50 @@ def test_another_topology_is_counted_in_its_own_cells(court):
     assert first.ttft_floor_seconds == second.ttft_floor_seconds is not None
     assert other.worker(0, "ridgeline_floor_beaten_total", figure="tpot") == 1
     assert court.worker(0, "ridgeline_floor_beaten_total", figure="tpot") == 0
+
+
+def test_workers_of_another_version_are_no_peers(court):
+    """An engine that was upgraded has a pace of its own: neither is slow beside the other, whichever is slower."""
+    slow = later(a_stream(tpot_seconds=4 * tpot(2000, 101)), 3 * ttft(2000))
+    court.judge.standards.know_versions({"w-0": "0.12.0", "w-1": "0.11.0"})
+    for _ in range(40):
+        court.judge.take([a_stream(worker="w-1"), msgspec.structs.replace(slow, worker="w-0")])
+    (apart,) = court.judge.take([msgspec.structs.replace(slow, worker="w-0")])
+
+    court.judge.standards.know_versions({"w-1": "0.12.0"})
+    for _ in range(40):
+        court.judge.take([a_stream(worker="w-1"), msgspec.structs.replace(slow, worker="w-0")])
+    (together,) = court.judge.take([msgspec.structs.replace(slow, worker="w-0")])
+
+    assert "slower_than_peers" not in {cause.name for cause in apart.causes}
+    assert together.causes[0].name == "slower_than_peers"
+
+
+def test_what_a_worker_attained_as_another_version_is_forgotten(court):
+    """Its last medians say nothing about what it is now."""
+    slow = later(a_stream(worker="w-0", tpot_seconds=4 * tpot(2000, 101)), 3 * ttft(2000))
+    court.judge.take([slow, a_stream(worker="w-1")] * 40)
+    court.judge.standards.know_versions({"w-0": "0.12.0", "w-1": "0.12.0"})
+    court.judge.take([a_stream(worker="w-0")])
+
+    assert isnan(court.worker(0, "ridgeline_worker_attained_ratio", figure="tpot"))
+
+
+def test_a_standard_stays_while_nothing_about_it_changes(court):
+    """Reading the same configuration again forgets nothing of what workers attained."""
+    before = court.judge.standards.of("llama-3.1-8b", "short", "w-0")
+    court.judge.know(deployments_of(parse_config(CONFIG, {}, "test"), Path()))
+    court.judge.standards.know_versions({})
+
+    assert court.judge.standards.of("llama-3.1-8b", "short", "w-0") is before
+    assert court.judge.standards.of_pool("llama-3.1-8b", "short") is before
+    assert court.judge.standards.of_pool("llama-3.1-8b", "bare") is None
+
+
+def test_a_pool_is_what_most_of_its_workers_are(court):
+    """While some are upgraded and others are not yet."""
+    court.judge.standards.know_versions({"w-0": "0.12.0", "w-1": "0.12.0"})
+
+    standard = court.judge.standards.of_pool("llama-3.1-8b", "short")
+    assert standard is not None
+    assert standard.key.engine_version == "0.12.0"

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from proxy.control.probe import HealthState, Timing, WorkerCells, WorkerFigures, WorkerProbe, open_session, scan_page
+from proxy.control.probe import (
+    HealthState,
+    Timing,
+    WorkerCells,
+    WorkerFigures,
+    WorkerProbe,
+    open_session,
+    read_version,
+    scan_page,
+)
 from routing.topology import Model, Pool, Topology, Worker
 from telemetry.catalog import Writer
 from telemetry.layout import Layout, gauge_starts, slot
@@ -154,8 +163,10 @@ async def probing(
 
 
 @asynccontextmanager
-async def a_worker(health: Handler, metrics: Handler) -> AsyncIterator[str]:
+async def a_worker(health: Handler, metrics: Handler, version: Handler | None = None) -> AsyncIterator[str]:
     app = web.Application()
+    if version is not None:
+        app.router.add_get("/sub/version", version)
     app.router.add_get("/sub/health", health)
     app.router.add_get("/sub/metrics", metrics)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -356,6 +367,74 @@ async def test_a_worker_that_is_another_process_than_before_has_been_restarted(c
             await probed.probe.turn()
             assert probed["worker_restarts_total"] == restarts
     assert [record.getMessage() for record in caplog.records] == ["worker w-0 has been restarted"]
+
+
+@pytest.mark.parametrize(
+    ("page", "version"),
+    [
+        (b'{"version":"0.32.0"}', "0.32.0"),
+        (b'{"version": "0.11.1rc2.dev12+g1a2b3c.cu129", "more": {}}', "0.11.1rc2.dev12+g1a2b3c.cu129"),
+        (b'{"version": 11}', None),
+        (b'{"version": "with blanks"}', None),
+        (b'{"version": "' + b"9" * 65 + b'"}', None),
+        (b'["0.32.0"]', None),
+        (b"0.32.0", None),
+        (b'{"version": "\xff"}', None),
+        (b"", None),
+    ],
+)
+def test_what_a_version_page_says(page: bytes, version: str | None) -> None:
+    """A version is a short word without blanks; whatever else comes is none."""
+    assert read_version(page) == version
+
+
+async def test_a_worker_is_asked_for_its_version_once_for_each_process(caplog: pytest.LogCaptureFixture) -> None:
+    """And once more after a restart, which may have brought another one; that is told."""
+    caplog.set_level(logging.WARNING)
+    started, versions, asked = [1.0, 1.0, 2.0, 2.0], ["0.11.0", "0.12.0"], []
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(body=PAGE + b"process_start_time_seconds %f\n" % started.pop(0))
+
+    async def version(_: web.Request) -> web.Response:
+        asked.append(len(started))
+        return web.json_response({"version": versions.pop(0)})
+
+    async with a_worker(answers(), page, version) as url, probing(url) as probed:
+        found = []
+        for _ in range(4):
+            await probed.probe.turn()
+            found.append(probed.probe.engine_version)
+
+    assert found == ["0.11.0", "0.11.0", "0.12.0", "0.12.0"]
+    assert len(asked) == 2
+    assert "worker w-0 runs vLLM 0.12.0 now, before it was 0.11.0" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("pages", "turns_asked", "version"),
+    [
+        ([(404, b"no"), (200, b'{"version":"1"}')], 1, None),  # something else than vLLM is not asked again and again
+        ([(200, b"<html>"), (200, b'{"version":"1"}')], 1, None),
+        ([(200, b"9" * 5000), (200, b'{"version":"1"}')], 1, None),
+        ([(503, b"not yet"), (200, b'{"version":"1"}')], 2, "1"),
+    ],
+)
+async def test_what_names_no_version(pages: list[tuple[int, bytes]], turns_asked: int, version: str | None) -> None:
+    """Who is not there yet is asked at the next turn."""
+    asked = 0
+
+    async def answer(_: web.Request) -> web.Response:
+        nonlocal asked
+        status, body = pages[asked]
+        asked += 1
+        return web.Response(status=status, body=body)
+
+    async with a_worker(answers(), answers(body=PAGE), answer) as url, probing(url) as probed:
+        for _ in range(3):
+            await probed.probe.turn()
+
+    assert (asked, probed.probe.engine_version) == (turns_asked, version)
 
 
 def a_cache_line(engine: int, **labels: object) -> bytes:
