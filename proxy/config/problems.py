@@ -134,7 +134,7 @@ def _value(details: ErrorDetails, path: KeyPath, document: Document) -> tuple[st
         return f"must be true or false, not {shown}", "write true or false"
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
-        bound = f"{context[key]:.0f}"  # all bounds are whole numbers
+        bound = f"{context[key]:.0f}" if context[key] == int(context[key]) else f"{context[key]:g}"
         return f"must be {words} {bound}, not {shown}", f"write a number {words} {bound}"
     if kind == "literal_error":
         expected = str(context.get("expected", "")).replace("'", "`")
