@@ -36,6 +36,7 @@ class PoolGuidance(msgspec.Struct, frozen=True, gc=False):
     prefill_ratio: float = 0.1  # share of the tokens in flight that is still to be computed, 0 to 1
     cached_ratio: float = 0.0  # share of a prompt that its home has cached, 0 to 1
     moved: dict[int, str] = {}  # workers by affinity: who delivered what its home had lost
+    hedge_seconds: tuple[float | None, ...] = ()  # to the first token, a quantile, by class of length; empty: not asked for
 
 
 class WorkerGuidance(msgspec.Struct, frozen=True, gc=False):

@@ -50,6 +50,8 @@ class WorkerHealth:
         "row",
         "seen",
         "trial",
+        "unheard_seconds",
+        "unheard_until",
         "until",
         "url",
         "was_up",
@@ -70,6 +72,8 @@ class WorkerHealth:
         self.ejections = 0  # one soon after another
         self.recovered_at: float | None = None  # after which it starts slowly; None: it has its whole share
         self.busy_until: float | None = None
+        self.unheard_seconds = 0.0  # in which it had requests that others then answered, and gave nothing; since it last did
+        self.unheard_until = 0.0
         self.was_up = True  # by its health checks
         self._answered_before = self._failed_before = 0
 
@@ -98,7 +102,19 @@ class WorkerHealth:
 class FleetHealth:
     """All workers of a topology. `avoided`, `busy` and `share` are for snapshots; they are live."""
 
-    __slots__ = ("_pools", "_rules", "_trials", "_window_at", "avoided", "busy", "ejected", "half_open", "share", "workers")
+    __slots__ = (
+        "_pools",
+        "_rules",
+        "_trials",
+        "_window_at",
+        "avoided",
+        "busy",
+        "ejected",
+        "half_open",
+        "share",
+        "unheard",
+        "workers",
+    )
 
     def __init__(self, topology: Topology) -> None:
         self.workers: dict[str, WorkerHealth] = {}
@@ -106,6 +122,7 @@ class FleetHealth:
         self.avoided: set[int] = set()  # indices of those that get no new request while there are others
         self.half_open: set[int] = set()  # of those whose next request is the trial
         self.busy: set[int] = set()
+        self.unheard: dict[str, WorkerHealth] = {}  # those that were outrun and have answered nothing since
         self._window_at = 0.0
         self._trials = 0
         self.share: Sequence[float] = ()  # by index, of the load that it would have, 0 to 1; empty: 1 for all
@@ -130,6 +147,7 @@ class FleetHealth:
                 kept.index, kept.pool = worker.index, pool.index
                 self.workers[worker.name] = kept
         self.ejected = {name: each for name, each in self.workers.items() if each.until is not None}
+        self.unheard = {name: each for name, each in self.unheard.items() if self.workers.get(name) is each}
         self.half_open.clear()
         self.avoided.clear()
         self.busy.clear()
@@ -162,6 +180,8 @@ class FleetHealth:
             if worker.busy_until is not None:
                 worker.busy_until = None
                 self.busy.discard(worker.index)
+            if self.unheard:
+                self.heard(name)
 
     def has_begun(self, name: str, now: float) -> None:
         """It has begun to answer a request, or goes on: what is held against it is forgotten. Only if `ejected`.
@@ -194,6 +214,33 @@ class FleetHealth:
         is_enough = is_trial or result.startswith("connect") or worker.fails_too_often(self._rules)
         if is_enough:
             self._eject(name, worker, Condition.SILENCE if result == "silent" else Condition.ERRORS, now)
+
+    def outrun(self, name: str, since: float, now: float, trial: int | None = None) -> None:
+        """It has had a request since then and given nothing, and another worker began to answer it.
+
+        Once says nothing. But a worker that hangs would never be found where somebody else always answers in its place, so the
+        time is added up until it answers anything, and a trial that ends so has failed.
+        """
+        worker = self.workers.get(name)
+        if worker is None:
+            return
+        worker.unheard_seconds += max(0.0, now - max(since, worker.unheard_until))
+        worker.unheard_until = now
+        self.unheard[name] = worker
+        if trial is not None and worker.trial == trial:
+            worker.trial = None
+            self._eject(name, worker, Condition.SILENCE, now)
+
+    def heard(self, name: str) -> None:
+        """It has answered something: that it was outrun before says nothing."""
+        worker = self.unheard.pop(name, None)
+        if worker is not None:
+            worker.unheard_seconds = 0.0
+
+    def has_long_been_unheard(self, name: str) -> bool:
+        """Whether it has been outrun for as long as a worker may be silent, and has answered nothing meanwhile."""
+        worker = self.unheard.get(name)
+        return worker is not None and worker.unheard_seconds >= self._rules.silence_seconds
 
     def is_busy(self, name: str, seconds: float | None, now: float, trial: int | None = None) -> None:
         """It refused a request because it has enough to do, and takes more after so many seconds, where it said so."""

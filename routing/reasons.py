@@ -34,6 +34,7 @@ class Reason(StrEnum):
     FASTEST = "fastest"  # the least time to the first token is expected there
     OWNER = "owner"  # it keeps the answer that this request goes on from
     RETRY = "retry"  # another worker had failed before it sent anything
+    HEDGE = "hedge"  # another worker had it and was late; this one was asked as well
 
 
 class Impossible(StrEnum):

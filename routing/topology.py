@@ -51,6 +51,20 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hedging:
+    """When a stream that has had nothing from its worker is sent to a second one as well. Both ``after_`` None: never."""
+
+    after_seconds: float | None = None  # so long after the worker was asked
+    after_quantile: float | None = None  # or as long as this share of prompts of its length waits at most, 0.5 to 0.999
+    budget_ratio: float = 0.05  # of the pool's streams, above 0 and at most 1: no more are sent twice
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is ever sent twice."""
+        return self.after_seconds is not None or self.after_quantile is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """One vLLM server, known by its base URL."""
 
@@ -114,6 +128,7 @@ class Pool:
     finds_workers: bool = False  # they are found while the gateway runs; there may be none
     limits: Limits = field(default_factory=Limits)
     admission: Admission = field(default_factory=Admission)
+    hedging: Hedging = field(default_factory=Hedging)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,9 @@ def look_for_silence(exchanges: Collection[Exchange], health: FleetHealth, silen
                 health.has_begun(name, now)
         else:
             waiting.setdefault(name, []).append((exchange, sign_at))
+    for name in tuple(health.unheard):
+        if name in alive or (health.has_long_been_unheard(name) and health.seems_silent(name, now)):
+            health.heard(name)
     for name, those in waiting.items():
         if name not in alive and _is_one_overdue(those, silence_seconds, now) and health.seems_silent(name, now):
             for exchange, _ in those:

@@ -146,3 +146,25 @@ def test_a_word_brings_it_back() -> None:
     look_for_silence([waiting], health, SILENCE, 41.5)  # type: ignore[list-item]  # as above
 
     assert not health.avoided
+
+
+def test_a_worker_that_others_always_answer_in_place_of_is_silent() -> None:
+    """Where a second worker is asked after a second, no request ever waits for as long as would tell."""
+    health = FleetHealth(TWO)
+    for number in range(31):
+        health.outrun("w-0", float(number), number + 1.0)
+    look_for_silence((), health, SILENCE, 31.0)
+    health.look(31.0, [1.0, 1.0])
+
+    assert health.condition(health.workers["w-0"]) is Condition.SILENCE
+    assert not health.unheard
+
+
+def test_a_worker_that_is_outrun_and_serves_others_is_not() -> None:
+    """A stream goes on there: what was outrun was slow and no more."""
+    health = FleetHealth(TWO)
+    health.outrun("w-0", 0.0, 31.0)
+    look_for_silence([Asking(last=30.5)], health, SILENCE, 31.0)  # type: ignore[list-item]  # as much as is looked at
+
+    assert not health.avoided
+    assert not health.unheard
