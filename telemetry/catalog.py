@@ -26,9 +26,10 @@ from telemetry.buckets import (
     WORKER_TPOT_BOUNDS,
 )
 from telemetry.catalog_gateway import GATEWAY
+from telemetry.catalog_of_hedging import HEDGING
 from telemetry.catalog_of_quotas import QUOTAS
 from telemetry.family import SCOPE_LABELS, Family, Kind, Scope, Writer, counter, gauge, histogram
-from telemetry.labels import USUAL_DEVIATIONS, USUAL_ROUTES
+from telemetry.labels import USUAL_ATTEMPTS, USUAL_DEVIATIONS, USUAL_ROUTES
 
 __all__ = ["CATALOG", "EXPOSED", "SCOPE_LABELS", "Family", "Kind", "Scope", "Writer"]
 
@@ -226,6 +227,7 @@ CATALOG: tuple[Family, ...] = (
         Scope.POOL,
         "Requests that no further worker was asked for because the retry budget was spent.",
     ),
+    *HEDGING,
     counter(
         "prefill_legs_total",
         Scope.POOL,
@@ -264,13 +266,15 @@ CATALOG: tuple[Family, ...] = (
     histogram(
         "worker_tpot_seconds", Scope.WORKER, WORKER_TPOT_BOUNDS, "Time per output token at this worker, in coarse buckets."
     ),
-    counter(
-        "attempts_total",
-        Scope.WORKER,
-        "Times a worker was asked, by what came of it: what `attempts` of the records adds up to, less lookups of "
+    Family(
+        name="ridgeline_attempts_total",
+        kind=Kind.COUNTER,
+        scope=Scope.WORKER,
+        help="Times a worker was asked, by what came of it: what `attempts` of the records adds up to, less lookups of "
         "answers, and beside them the legs at a prefill stage, which count at its workers. "
         "A stale connection counts as `stale`, and the request that follows on a fresh one by its own result.",
-        "result",
+        labels=("result",),
+        usual=USUAL_ATTEMPTS,
     ),
     counter(
         "worker_restarts_total",

@@ -15,7 +15,7 @@ from routing.topology import Topology
 from telemetry import catalog
 from telemetry.catalog import EXPOSED, SCOPE_LABELS, Family, Kind, Scope
 from telemetry.exemplars import FAMILIES, Exemplar, Exemplars
-from telemetry.family import blocks_with_quotas
+from telemetry.family import blocks_in_use
 from telemetry.layout import Layout, cells_per_block, cells_per_combination, combinations, offset
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -80,8 +80,8 @@ class Writer:
         if family.writer is catalog.Writer.CONTROL:
             sources = [] if control is None else [control]
         blocks, labels = self._blocks[family.scope], self._labels[family.scope]
-        if family.is_of_quotas:
-            limited = blocks_with_quotas(family, self._topology)
+        if family.is_for_some:
+            limited = blocks_in_use(family, self._topology)
             blocks, labels = [blocks[index] for index in limited], [labels[index] for index in limited]
         step = max(1, _PIECE_LINES // len(self._frames[family.name]))
         for first in range(0, len(blocks), step):

@@ -49,9 +49,15 @@ class Family:
     start: float = 0.0  # a gauge before its first observation; NaN means unknown, which is exported as absent
     is_per_process: bool = False  # never summed over serving processes: exported with a label `process`
     is_of_quotas: bool = False  # only keys that have one have it; a process, where a store keeps them
+    is_of_hedging: bool = False  # only pools that hedge have it
     is_exposed: bool = True  # False: only the gateway's own processes read it
     has_one: bool = False  # a gauge of which at most one combination is there at a time
     usual: frozenset[tuple[str, ...]] | None = None  # combinations of label values that can occur; None: all
+
+    @property
+    def is_for_some(self) -> bool:
+        """Whether it is exported of some of its scope's blocks only: see `blocks_in_use`."""
+        return self.is_of_quotas or self.is_of_hedging
 
     def label_values(self, label: str) -> tuple[str, ...]:
         """Values that one of `labels` can take here, in the order of their cells. Raises KeyError for an open label."""
@@ -108,8 +114,10 @@ def histogram(
     )
 
 
-def blocks_with_quotas(family: Family, topology: Topology) -> list[int]:
-    """Which blocks of its scope a family about quotas is exported of, by their index."""
+def blocks_in_use(family: Family, topology: Topology) -> list[int]:
+    """Which blocks of its scope a family that is for some of them is exported of, by their index."""
+    if family.is_of_hedging:
+        return [pool.index for pool in topology.pools if pool.hedging.is_on]
     if family.scope is Scope.KEY:
         return [key.index for key in topology.keys if key.quota is not None]
     return [] if topology.quota_sharing is None else [0]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from math import inf
 
+from routing.hedging import Withheld
 from routing.policy import ELSEWHERE, POLICIES, Reason
 from telemetry.causes import CauseName
 from telemetry.prefix_drift import DriftKind, Lost
-from telemetry.record import CountResult, Misroute, NoToken, Outcome, Phase, PrefillResult, Rejection
+from telemetry.record import CountResult, HedgeResult, Misroute, NoToken, Outcome, Phase, PrefillResult, Rejection
 
 LENGTH_CLASSES: dict[str, float] = {"upto_4k": 4096, "upto_32k": 32768, "over_32k": inf}
 """Prompt tokens of a request, upper bounds inclusive: what is attained depends on them before anything else."""
@@ -31,9 +32,22 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_discovery_failures_total.source": ("file", "dns", "srv", "kubernetes"),
     "ridgeline_exact_counts_total.result": tuple(value.value for value in CountResult),
     "ridgeline_prefill_legs_total.result": tuple(value.value for value in PrefillResult),
+    "ridgeline_hedges_total.result": tuple(value.value for value in HedgeResult),
+    "ridgeline_hedges_withheld_total.reason": tuple(value.value for value in Withheld),
     "direction": tuple(value.value for value in Misroute),
     "policy": tuple(POLICIES),
-    "result": ("answered", "connect_failed", "connect_timeout", "stale", "broken", "abandoned", "failed", "busy", "silent"),
+    "result": (
+        "answered",
+        "connect_failed",
+        "connect_timeout",
+        "stale",
+        "broken",
+        "abandoned",
+        "failed",
+        "busy",
+        "silent",
+        "outrun",
+    ),
     "kind": ("prompt", "completion", "cached"),
     "length": tuple(LENGTH_CLASSES),
     "figure": ("ttft", "tpot", "e2e"),
@@ -63,7 +77,10 @@ USUAL_ROUTES = frozenset(
     }.items()
     for reason in (*_ANY_POLICY, *own)
 )
-"""Policies with the reasons that they can give."""
+"""Policies with the reasons that they can give, but for a second worker's, which few gateways ask."""
+
+USUAL_ATTEMPTS = frozenset((result,) for result in LABELS["result"] if result != "outrun")
+"""What comes of attempts where no second worker is asked as well."""
 
 _OF_DECODING = (
     *(CauseName.OTHERS_PREFILL, CauseName.BATCH, CauseName.CONTEXT, CauseName.KV_PRESSURE),

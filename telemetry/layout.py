@@ -24,7 +24,7 @@ import msgspec
 
 from routing.topology import Topology
 from telemetry.catalog import CATALOG, EXPOSED, Family, Kind, Scope, Writer
-from telemetry.family import blocks_with_quotas
+from telemetry.family import blocks_in_use
 
 _FAMILIES = {family.name: family for family in CATALOG}
 
@@ -178,7 +178,7 @@ class Layout:
 def most_series(layout: Layout, processes: int, topology: Topology) -> int:
     """Series that a page has at most with so many serving processes; what cannot occur is not among them."""
     return sum(
-        len(blocks_with_quotas(family, topology) if family.is_of_quotas else layout.blocks(family.scope))
+        len(blocks_in_use(family, topology) if family.is_for_some else layout.blocks(family.scope))
         * _series_per_block(family)
         * (processes if family.is_per_process else 1)
         for family in EXPOSED

@@ -11,7 +11,7 @@ from math import isnan
 
 from routing.topology import Topology
 from telemetry.catalog import EXPOSED, SCOPE_LABELS, Family, Kind, Scope, Writer
-from telemetry.family import blocks_with_quotas
+from telemetry.family import blocks_in_use
 from telemetry.layout import Layout, cells_per_block, cells_per_combination, combinations, offset
 
 Array = Sequence[float]
@@ -60,8 +60,8 @@ def readings(snapshot: Snapshot) -> Iterator[Reading]:
             if family.writer is Writer.CONTROL:
                 sources = [] if snapshot.control is None else [snapshot.control]
             blocks = list(zip(layout.blocks(family.scope), scopes[family.scope], strict=True))
-            if family.is_of_quotas:
-                blocks = [blocks[index] for index in blocks_with_quotas(family, snapshot.topology)]
+            if family.is_for_some:
+                blocks = [blocks[index] for index in blocks_in_use(family, snapshot.topology)]
             yield Reading(family, tuple(point for base, labels in blocks for point in _points(family, base, labels, sources)))
 
 

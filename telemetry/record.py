@@ -151,6 +151,18 @@ class PrefillResult(StrEnum):
     ABANDONED = "abandoned"  # its client left, or its time was over
 
 
+class HedgeResult(StrEnum):
+    """What became of a request that was sent to a second worker because the first was late."""
+
+    __hash__ = str.__hash__
+
+    WON = "won"  # the second worker began to answer first
+    LOST = "lost"  # the first did after all
+    TOOK_OVER = "took_over"  # the first failed while both had it, and the second went on alone
+    FAILED = "failed"  # the second failed or refused it, and the first went on alone
+    ABANDONED = "abandoned"  # its client left, or its time was over, before either began
+
+
 class Cause(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What made a request slow, and by how much."""
 
@@ -239,6 +251,10 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     prefix_hash: str | None = None  # of its system prompt, 16 hexadecimal digits; None without one worth a cache
     affinity: int | None = None  # of what ties it to a worker, where a policy looks at that; not part of the log line
     beginning: Beginning | None = None  # the same with what drift is found from; not part of the log line
+    hedge: HedgeResult | None = None  # what became of sending it to a second worker as well; None: it was not
+    outrun_worker: str | None = None  # name of the worker that was called off, whatever it had done until then
+    outrun_seconds: float | None = None  # it asked -> called off, which it worked or waited for nothing
+    outrun_prompt_tokens: int | None = None  # estimated, of the prompt it had: the most that it can have computed for nothing
 
     # Known in the control process only.
     expected_cached_tokens: int | None = None  # what such a prompt usually finds cached at this worker

@@ -234,6 +234,8 @@ def _attempt_error(record: RequestRecord, attempt: Attempt, *, is_last: bool) ->
     """What went wrong with an attempt: the worker's error status, how it failed, or what became of its answer."""
     if attempt.result in ("answered", "failed", "busy") and attempt.status is not None and attempt.status >= 400:
         return str(attempt.status)
+    if attempt.result == "outrun":  # another worker was sooner, which is no fault of this one that is known
+        return None
     if attempt.result == "answered":
         return record.outcome.value if is_last and record.outcome not in _CLIENTS_TURN else None
     if attempt.result == "abandoned":  # by us: for a limit that ran out, or because the client had left

@@ -221,7 +221,7 @@ def worker_table(*, width: int, height: int) -> Panel:
         return f"{how} by ({', '.join(by)}) ({words.series(name, words.ROUTE)})"
 
     asked = words.total(words.rate("ridgeline_attempts_total"), *by)
-    failed = words.total(words.rate("ridgeline_attempts_total", words.ROUTE, 'result!~"answered|abandoned|busy"'), *by)
+    failed = words.total(words.rate("ridgeline_attempts_total", words.ROUTE, 'result!~"answered|abandoned|busy|outrun"'), *by)
     attained_at = 'ridgeline_worker_attained_ratio{model=~"$model",pool=~"$pool",figure="%s"}'
     return Panel(
         title="Workers",

@@ -29,7 +29,7 @@ _IN_FLIGHT = slot("ridgeline_in_flight_requests")
 _SCRAPE_FAILURES, _RESTARTS = slot("ridgeline_scrape_failures_total"), slot("ridgeline_worker_restarts_total")
 _BEATEN = {figure: slot("ridgeline_floor_beaten_total", figure=figure) for figure in LABELS["figure"] if figure != "e2e"}
 _ATTEMPTS = {result: slot("ridgeline_attempts_total", result=result) for result in LABELS["result"]}
-_NOBODYS_FAULT = frozenset({"stale", "abandoned"})
+_NOBODYS_FAULT = frozenset({"stale", "abandoned", "outrun"})
 _IN_VAIN = frozenset(LABELS["result"]) - _NOBODYS_FAULT - {"answered", "busy"}
 _QUEUED = slot("ridgeline_queued_requests")
 _PROMPT, _COMPLETION, _CACHED, _KNOWN, _UNKNOWN = (

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from routing.quota import Quota, QuotaSharing
-from routing.topology import Key, Model, Pool, Topology, Worker
+from routing.topology import Hedging, Key, Model, Pool, Topology, Worker
 
+HEDGED = Hedging(after_seconds=1.0)
 UNLIMITED = Quota()
 
 
@@ -20,6 +21,7 @@ def _topology(
     ),
     keys: tuple[str, ...] = ("app-a", "app-b"),
     quota: Quota | None = UNLIMITED,
+    hedging: Hedging = HEDGED,
 ) -> Topology:
     """A topology from (model, pool, worker names) in order."""
     made: list[Pool] = []
@@ -38,7 +40,7 @@ def _topology(
             for at, worker in enumerate(names)
         )
         workers += mine
-        made.append(Pool(index=len(made), model=model, name=name, workers=mine))
+        made.append(Pool(index=len(made), model=model, name=name, workers=mine, hedging=hedging))
     models = tuple(
         Model(index=index, name=model, aliases=(), pools=tuple(pool for pool in made if pool.model == model))
         for index, model in enumerate(dict.fromkeys(pool.model for pool in made))

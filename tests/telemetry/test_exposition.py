@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.utils import floatToGoString
 
-from routing.topology import Topology
+from routing.topology import Hedging, Topology
 from telemetry.catalog import EXPOSED, Kind, Scope
 from telemetry.exposition import OPENMETRICS_TYPE, TEXT_TYPE, Writer, bound_text, content_type
 from telemetry.layout import Layout, bounds, combinations, most_series, offset, slot
@@ -120,6 +120,13 @@ def test_everything_countable_exists_at_zero(a_topology):
     assert counts == [0.0] * counters
     assert found[key("ridgeline_ttft_seconds_bucket", model="qwen", pool="default", le="0.25")] == 0
     assert found[key("ridgeline_in_flight_requests", model="qwen", pool="default", worker="w-3")] == 0
+
+
+def test_only_pools_that_hedge_have_series_about_it(a_topology):
+    """Who asks no second worker has no series that stay at 0 for ever."""
+    writer, _ = a_writer(a_topology(hedging=Hedging()))
+
+    assert b"ridgeline_hedge" not in b"".join(line for line in writer.write_all([], None).splitlines() if line[:1] != b"#")
 
 
 @FORMATS
@@ -282,7 +289,7 @@ def test_half_a_surrogate_pair_does_not_break_the_text(a_topology):
 def test_a_large_fleet_stays_in_budget_and_comes_in_small_pieces(a_topology, openmetrics):
     """600 workers in 30 pools with 20 keys without quotas take under 50,000 series, and no piece holds much of them."""
     pools = tuple((f"m-{at // 2}", f"p-{at % 2}", tuple(f"w-{at * 20 + of}" for of in range(20))) for at in range(30))
-    a_fleet = a_topology(pools=pools, keys=tuple(f"k-{at}" for at in range(20)), quota=None)
+    a_fleet = a_topology(pools=pools, keys=tuple(f"k-{at}" for at in range(20)), quota=None, hedging=Hedging())
     writer, layout = a_writer(a_fleet)
     zeros = [0.0] * layout.size
     control = list(zeros)

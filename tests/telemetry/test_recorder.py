@@ -365,6 +365,7 @@ def test_every_family_of_the_record_is_written(book):
 
     written = {name for name, _ in book.series()}
     elsewhere = {"routes_total", "attempts_total", "retries_refused_total", "records_dropped_total"}
+    elsewhere |= {"hedges_total", "hedges_withheld_total", "hedge_wasted_seconds_total", "hedge_wasted_prompt_tokens_total"}
     elsewhere |= {"quota_requests_total", "quota_tokens_total", "quota_refusals_total"}
     for family in EXPOSED:
         if family.writer is Writer.SERVING and family.kind is not Kind.GAUGE and family.scope in Scope:
