@@ -51,7 +51,7 @@ def cross_problems(document: Document) -> list[Problem]:
         for path, wrong, right in (
             *(
                 found
-                for check in (_orders, _listeners, _admin, _models, _pools, _other_pools, _workers, _keys)
+                for check in (_orders, _listeners, _admin, _models, _pools, _other_pools, _hedging, _workers, _keys)
                 for found in check(document.tree)
             ),
             *limit_problems(document),
@@ -262,6 +262,29 @@ def _other_pools(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
             policy = pool.get("policy")
             if pool.get("session_header") is not None and policy != "session" and isinstance(policy, str | None):
                 yield (*here, "session_header"), "has no effect with this policy", "write policy: session, or leave it out"
+
+
+def _hedging(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:
+    """Two rules for one thing, and what could never happen."""
+    retries = tree.get("retries") if isinstance(tree, dict) else None
+    tries_once = isinstance(retries, dict) and retries.get("max_attempts") == 1
+    for path, section in (*find(tree, "hedging"), *find(tree, "models.*.pools.*.hedging")):
+        if not isinstance(section, dict):
+            continue
+        given = [name for name in ("after_seconds", "after_quantile") if section.get(name) is not None]
+        if len(given) == 2:
+            yield (*path, given[1]), f"stands beside {given[0]}", "keep one of the two"
+        elif given and tries_once:
+            yield (*path, given[0]), "has no effect with retries.max_attempts: 1", "allow 2 attempts or more, or leave it out"
+    for path, pool in find(tree, "models.*.pools.*"):
+        if not isinstance(pool, dict) or not isinstance(own := pool.get("hedging"), dict):
+            continue
+        if pool.get("prefill") is not None and (own.get("after_seconds") or own.get("after_quantile")):
+            yield (
+                (*path, "hedging"),
+                "stands beside `prefill`, and what a stage computes is not sent twice",
+                "leave one of the two out",
+            )
 
 
 def _workers(tree: Tree) -> Iterator[tuple[KeyPath, str, str]]:

@@ -16,6 +16,7 @@ from proxy.config.values import (
     LeaseRatio,
     Name,
     NumberOrZero,
+    Quantile,
     Ratio,
     RatioAboveZero,
     Seconds,
@@ -27,10 +28,11 @@ from proxy.config.values import (
     Weight,
     one_or_list,
 )
-from routing.topology import HealthRules, Retries
+from routing.topology import HealthRules, Hedging, Retries
 
 _RETRIES = Retries()
 _HEALTH = HealthRules()
+_HEDGING = Hedging()
 
 
 class QuotaConfig(Section):
@@ -165,6 +167,26 @@ class RetriesConfig(Section):
             "Seconds, at most, until another worker is asked when two have said that they are busy; drawn from 0 on, and "
             "doubled for each one more. The first other worker is asked at once."
         ),
+    )
+
+
+class HedgingConfig(Section):
+    """Asking a second worker as well while the first has sent nothing of a stream. Off without one of the `after_`."""
+
+    after_seconds: Seconds | None = Field(
+        default=_HEDGING.after_seconds,
+        description="Seconds from asking the first worker until a second one is asked; null: never, or by `after_quantile`.",
+    )
+    after_quantile: Quantile | None = Field(
+        default=_HEDGING.after_quantile,
+        description=(
+            "The same by what is usual: so long as this share of the prompts of its length waits for the first token at most, "
+            "0.5 to 0.9999. Nothing is sent twice before 100 of that length have been seen."
+        ),
+    )
+    budget_ratio: RatioAboveZero = Field(
+        default=_HEDGING.budget_ratio,
+        description="Share of a pool's streams that may be sent to a second worker, above 0 and at most 1.",
     )
 
 

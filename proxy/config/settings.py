@@ -31,6 +31,7 @@ from proxy.config.sections import (
     CalibrationConfig,
     ChainsConfig,
     HealthConfig,
+    HedgingConfig,
     KeyConfig,
     LogConfig,
     RetriesConfig,
@@ -228,6 +229,10 @@ class PoolConfig(Section):
     admission: PoolAdmission = Field(
         default_factory=PoolAdmission, description="Overrides of the overall `admission` for this pool."
     )
+    hedging: HedgingConfig | None = Field(
+        default=None,
+        description="Asking a second worker when one is late, as a whole; absent: as the overall `hedging` says.",
+    )
     gpu: Annotated[Text | dict[str, JsonValue], BeforeValidator(text_or_mapping)] | None = Field(
         default=None,
         description=(
@@ -358,6 +363,10 @@ class Config(Section):
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on every request.")
     retries: RetriesConfig = Field(default_factory=RetriesConfig, description="Sending a request to another worker.")
+    hedging: HedgingConfig = Field(
+        default_factory=HedgingConfig,
+        description="Asking a second worker as well when the first is late.",
+    )
     health: HealthConfig = Field(default_factory=HealthConfig, description="Leaving out workers that fail.")
     admission: AdmissionConfig = Field(
         default_factory=AdmissionConfig, description="How much workers are given at once, and who may wait for them."

@@ -16,6 +16,7 @@ from routing.topology import (
     Admission,
     Following,
     HealthRules,
+    Hedging,
     Key,
     Limits,
     Model,
@@ -135,6 +136,7 @@ def _pool(
         finds_workers=pool.finds_workers is not None,
         limits=Limits(**inherited | pool.limits.model_dump(exclude_unset=True)),
         admission=_admission(config.admission, pool.admission),
+        hedging=Hedging(**(pool.hedging or config.hedging).model_dump()),
     )
 
 

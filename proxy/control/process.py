@@ -36,6 +36,7 @@ from proxy.control.conditions import ConditionWatch
 from proxy.control.drifting import DriftWatch
 from proxy.control.fleet import Fleet, open_control_cells
 from proxy.control.guiding import Guide
+from proxy.control.hedging import HedgeAdviser
 from proxy.control.judging import Judge
 from proxy.control.learning import TokenAdviser
 from proxy.control.leasing import Leasing, LimitStore
@@ -122,7 +123,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         speeds = Speeds(lambda: reloader.config, options.config.parent)
         caps = CapAdviser(lambda: reloader.config, options.config.parent)
         tokens = TokenAdviser(last_guidance(options.run_dir))
-        guide = Guide([tokens, lengths, PaceAdviser(), caps, speeds, Prefixes()], options.run_dir)
+        guide = Guide([tokens, lengths, PaceAdviser(), caps, speeds, Prefixes(), HedgeAdviser()], options.run_dir)
         judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
         watch = DriftWatch(judge.prefill_of)
         feed = LiveFeed(view, judge, watch)

@@ -172,6 +172,8 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         None if prepared is None else prepared.demand.affinity,  # affinity
         beginning,  # beginning
     )
+    if exchange.hedge is not None:
+        record = exchange.hedge.noted_in(record)
     state.recorder.count(record, None if is_lookup else exchange.found)
     state.sender.put(record)
 

@@ -176,7 +176,7 @@ class ClientConnection(asyncio.Protocol):
             self._reply_to_probe(head, rest)
             return
         endpoint = state.endpoints.find(head.method, head.path)
-        self._exchange = exchange = Exchange(state, self, head, endpoint, self._since)
+        self._exchange = exchange = state.exchange_type(state, self, head, endpoint, self._since)
         state.exchanges.add(exchange)
         self.will_keep_alive = head.keeps_alive and not state.is_draining
         has_body = head.is_chunked or bool(head.content_length)

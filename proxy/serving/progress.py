@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from routing.topology import Limits
 from telemetry.record import CountResult, Phase
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from proxy.serving.quotas import Charge
     from proxy.serving.state import ServingState
     from proxy.upstream.connections import WorkerConnection
+    from proxy.upstream.hedge import Hedge
     from proxy.upstream.ledger import Stay
     from proxy.upstream.prefill_leg import Leg
     from proxy.upstream.relay import Relay
@@ -40,6 +41,7 @@ class Progress:
     request_id: str = field(init=False)
     trace: SampledTrace | None = field(init=False)
     limits: Limits = field(init=False)
+    hedge: ClassVar[Hedge | None] = None  # the attempt at a second worker; a field where such are made
     key: Key | None = None
     phase: Phase = Phase.UPLOAD
     ended: bool = False

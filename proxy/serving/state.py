@@ -18,6 +18,8 @@ from proxy.serving.admission import Admission
 from proxy.serving.beginnings import Beginnings
 from proxy.serving.counting import CountingProcess
 from proxy.serving.endpoints import Endpoint, Endpoints
+from proxy.serving.exchange import Exchange
+from proxy.serving.hedged import HedgedExchange
 from proxy.serving.lookups import Owners
 from proxy.serving.quotas import Quotas
 from proxy.tls import ListenerTls, WorkerContexts
@@ -29,6 +31,7 @@ from proxy.wire.framing import parse_answer_head
 from proxy.wire.known_heads import KnownHeads
 from proxy.wire.request_head import parse_request_head
 from proxy.wire.tracing import Tracer, hash_of, header_pattern
+from routing.hedging import HedgeBudget
 from routing.policy import Decision
 from routing.retry_budget import RetryBudget
 from routing.topology import Key, Topology, Worker
@@ -39,7 +42,6 @@ from telemetry.recorder import Recorder
 
 if TYPE_CHECKING:
     from proxy.serving.client import ClientConnection
-    from proxy.serving.exchange import Exchange
     from proxy.wire.request_head import RequestHead
 
 _log = logging.getLogger(__name__)
@@ -76,6 +78,7 @@ class ServingState:
     keys: dict[bytes, Key]  # by the hash of their text: only hashes are compared, so the time taken tells nothing about any key
     recorder: Recorder
     loads: WorkerLoads
+    exchange_type: type[Exchange]  # what a request becomes
 
     def __init__(self, topology: Topology, run_dir: Path, number: int, processes: int, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -89,6 +92,7 @@ class ServingState:
         self.owners = Owners()
         self.usage_refusals = UsageRefusals()
         self.retry_budget = RetryBudget(topology.retries.budget_ratio, topology.retries.budget_per_second, clock())
+        self.hedge_budgets: dict[tuple[str, str], HedgeBudget] = {}  # by model and pool
         self.fingerprints: dict[str, str] = {}  # what workers put on the last event of a stream, by their URL
         self.beginnings = Beginnings()
         self.request_heads = KnownHeads(parse_request_head)
@@ -129,6 +133,9 @@ class ServingState:
         self.topology = topology
         self.retry_budget.ratio = topology.retries.budget_ratio
         self.retry_budget.floor_per_second = topology.retries.budget_per_second
+        hedges = [(pool.model, pool.name) for pool in topology.pools if pool.hedging.is_on]
+        self.hedge_budgets = {where: self.hedge_budgets.get(where) or HedgeBudget() for where in hedges}
+        self.exchange_type = HedgedExchange if hedges else Exchange  # who does not hedge pays nothing for those who do
         self.keys = {key.sha256: key for key in topology.keys}
         self.keys |= {key.next_sha256: key for key in topology.keys if key.next_sha256 is not None}
         self.endpoints = Endpoints(topology, int(wall_clock()))

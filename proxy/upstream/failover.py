@@ -96,14 +96,8 @@ class Failover(Attempts):
         if not state.retry_budget.take(now):
             state.loads.count_refused_retry(decision.pool)
             return False
-        self._leave_worker(result)
-        if self.is_head_sent and self._gone_head is None and self.relay is not None:
-            self._gone_head, self._gone_framing = self.answer, self.relay.framing
-        self._let_go(now, can_keep=can_keep)
-        self._tried = tried
+        self._turn_from(result, decision, now, can_keep=can_keep)
         self._verdict = verdict or self._verdict
-        self._hears_out = self._has_retried_stale = False
-        self.sent_at = self.last_data_at = None
         self._busy_workers += is_busy
         wait = backoff_seconds(state.topology.retries.backoff_seconds, self._busy_workers, random()) if is_busy else 0.0  # noqa: S311 -- jitter
         if wait:
@@ -112,6 +106,16 @@ class Failover(Attempts):
         else:
             self._send_to(following, now)
         return True
+
+    def _turn_from(self, result: str, decision: Decision, now: float, *, can_keep: bool = False) -> None:
+        """Leave the worker of this decision, of whose answer the client gets nothing but a head that has gone out."""
+        self._leave_worker(result)
+        if self.is_head_sent and self._gone_head is None and self.relay is not None:
+            self._gone_head, self._gone_framing = self.answer, self.relay.framing
+        self._let_go(now, can_keep=can_keep)
+        self._tried = (*self._tried, decision.worker.name)
+        self._hears_out = self._has_retried_stale = False
+        self.sent_at = self.last_data_at = None
 
     def _next(self, tried: tuple[str, ...]) -> Decision | None:
         prepared, state = self.prepared, self.state

@@ -15,6 +15,7 @@ from routing.admission import Caps, caps_of
 from routing.demand import Demand
 from routing.guidance import NO_GUIDANCE, Guidance
 from routing.health import EJECTED, Condition, FleetHealth
+from routing.hedging import Withheld
 from routing.policy import ELSEWHERE, Decision, Snapshot
 from routing.ranks import choose_rank
 from routing.ring import Ring, rings_of
@@ -23,6 +24,7 @@ from telemetry.catalog import Scope
 from telemetry.cells import Cells, map_cells
 from telemetry.labels import LABELS
 from telemetry.layout import Layout, offset, slot
+from telemetry.record import HedgeResult
 
 _IN_FLIGHT = offset("ridgeline_in_flight_requests")
 _IN_FLIGHT_TOKENS = offset("ridgeline_in_flight_tokens")
@@ -30,6 +32,11 @@ _CONDITION = offset("ridgeline_worker_condition")
 _EJECTED = offset("ridgeline_worker_ejected")
 _RETRIES_REFUSED = offset("ridgeline_retries_refused_total")
 _QUEUED = offset("ridgeline_queued_requests")
+_HEDGES = {result: slot("ridgeline_hedges_total", result=result) for result in HedgeResult}
+_HEDGES_WITHHELD = {reason: slot("ridgeline_hedges_withheld_total", reason=reason) for reason in Withheld}
+_WASTED_SECONDS = offset("ridgeline_hedge_wasted_seconds_total")
+_WASTED_PROMPT_TOKENS = offset("ridgeline_hedge_wasted_prompt_tokens_total")
+_WAITING = offset("ridgeline_worker_waiting_requests")
 _ATTEMPTS = {result: slot("ridgeline_attempts_total", result=result) for result in LABELS["result"]}
 _ROUTES = {
     (policy, reason): slot("ridgeline_routes_total", policy=policy, reason=reason)
@@ -253,6 +260,28 @@ class WorkerLoads:
         base = self._pool_bases.get((pool.model, pool.name))
         if base is not None:
             self._values[base + _RETRIES_REFUSED] += 1.0
+
+    def count_hedge(self, pool: Pool, result: HedgeResult, wasted_seconds: float, wasted_prompt_tokens: int) -> None:
+        """A request was sent to a second worker of this pool as well, and this came of it. Seconds of one worker."""
+        base = self._pool_bases.get((pool.model, pool.name))
+        if base is not None:
+            values = self._values
+            values[base + _HEDGES[result]] += 1.0
+            values[base + _WASTED_SECONDS] += wasted_seconds
+            values[base + _WASTED_PROMPT_TOKENS] += wasted_prompt_tokens
+
+    def count_withheld_hedge(self, pool: Pool, reason: Withheld) -> None:
+        """A request of this pool was late and was not sent to a second worker."""
+        base = self._pool_bases.get((pool.model, pool.name))
+        if base is not None:
+            self._values[base + _HEDGES_WITHHELD[reason]] += 1.0
+
+    def with_queues(self, pool: Pool) -> set[int]:
+        """Indices of the pool's workers that had requests waiting when control last read their metrics."""
+        if self._control is None:
+            return set()
+        waiting = self._by_worker(self._control.values, _WAITING)
+        return {worker.index for worker in pool.workers if waiting[worker.index] > 0.0}
 
     def look_around(self) -> None:
         """Map arrays of processes that have appeared since. Cheap when there is nothing to find."""

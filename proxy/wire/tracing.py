@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST_ATTEMPTS = 16
 """Attempts of one request that become spans of their own; further ones are only counted."""
 
+_BRANCH = 1 << 16  # more than the attempts of a request: the numbers of a branch follow it
 _VERSION_00_BYTES = 55
 _TRACEPARENT = re.compile(rb"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32})-((?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(?:-[ -~]*)?")
 _CONTEXT_LINES = re.compile(rb"^(?:traceparent|tracestate):[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
@@ -95,6 +96,18 @@ class SampledTrace:
     def note_answer(self, beginning: bytes) -> None:
         """The first bytes of an answer's body go to the client: all of it, or whole events at its start."""
         self._told = told_in(beginning)
+
+    def branch(self) -> SampledTrace:
+        """For an attempt that is made beside the one under way; `join` brings back what became of it. One of a request."""
+        beside = SampledTrace(self.trace_id, self.parent_id, self._span)
+        beside.made = _BRANCH
+        return beside
+
+    def join(self, beside: SampledTrace) -> None:
+        """Take in what a branch has done, and, if none is under way here, its attempt that still is."""
+        self._done += beside._done
+        if self._began_at is None and beside._began_at is not None:
+            self.made, self.worker, self._began_at = beside.made, beside.worker, beside._began_at
 
     def finish(self, started_at: float, ended_at: float, body: bytes | None) -> Trace:
         """What the record keeps, instants as seconds since the first byte of the request; ``body`` is its own, if read."""

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from dataclasses import dataclass
 from typing import Any
 
-from tests.integration.answers import plain
+from tests.integration.answers import METRICS_PAGE, plain
 from tests.integration.gateway import Gateway, Metrics, running_gateway
 from tests.integration.raw_client import Answer, RawClient, request_bytes
 from tests.integration.scripted_worker import Received, ScriptedWorker
@@ -116,15 +116,15 @@ class Scene:
         found = [each for worker in workers for each in worker.requests if each.headers.get("x-request-id") == request_id]
         return sorted(found, key=lambda each: each.arrived_at)
 
-    async def arrival(self, request_id: str, timeout_seconds: float = 5.0) -> Received:
-        """Wait until a worker has the request. TimeoutError when none gets it."""
+    async def arrival(self, request_id: str, timeout_seconds: float = 5.0, *, count: int = 1) -> Received:
+        """Wait until a worker has the request, or so many have; return the first. TimeoutError when that never is."""
         workers = list(itertools.chain.from_iterable(self.workers.values()))
         ends_at = time.monotonic() + timeout_seconds
         while True:
-            if found := self.arrivals(request_id):
+            if len(found := self.arrivals(request_id)) >= count:
                 return found[0]
             if time.monotonic() > ends_at:
-                raise TimeoutError(f"{request_id} reached none of {workers}")
+                raise TimeoutError(f"{request_id} reached {len(found)} of {workers}")
             await asyncio.sleep(0.002)
 
     async def quiet(self, timeout_seconds: float = 5.0) -> Metrics:
@@ -152,6 +152,7 @@ async def running_scene(
     aliases: Sequence[str] = (),
     headers: Iterable[tuple[str, str]] = (),
     environ: Mapping[str, str] | None = None,
+    metrics_page: bytes | None = METRICS_PAGE,
 ) -> AsyncIterator[Scene]:
     """Start scripted workers and a gateway whose models each have one pool of them.
 
@@ -165,6 +166,8 @@ async def running_scene(
             count = workers if isinstance(workers, int) else workers.get(model, 1)
             started[model] = [await stack.enter_async_context(ScriptedWorker()) for _ in range(count)]
         scene = Scene(started, headers)
+        for worker in itertools.chain.from_iterable(started.values()):
+            worker.metrics_page = metrics_page
         models: list[dict[str, Any]] = [
             {
                 "name": model,

@@ -33,6 +33,7 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
     quota = {"requests_per_minute": 1000, "tokens_per_minute": 1_000_000, "concurrent_requests": 100}
     config = {
         "keys": [{"name": "app", "sha256": hashlib.sha256(KEY.encode()).hexdigest(), "quota": quota}],
+        "hedging": {"after_seconds": 5},
         "quotas": {"store": "redis://127.0.0.1:9", "on_store_failure": "open"},
     }
     async with running_scene(pools, workers={"found": 0}, config=config, headers=[("Authorization", f"Bearer {KEY}")]) as one:

@@ -204,3 +204,23 @@ def test_a_hash_tells_values_apart_and_not_what_they_are() -> None:
     """Equal values have equal hashes, in every process."""
     assert hash_of(b"session-1") == hash_of(b"session-1") != hash_of(b"session-2")
     assert len(hash_of(b"x" * 10_000)) == 16
+
+
+@pytest.mark.parametrize("wins", [True, False])
+def test_an_attempt_beside_another_has_a_span_of_its_own(wins: bool) -> None:
+    """Both are children of the request; the one that answered is the last, whichever it was."""
+    trace = SampledTrace(TRACE, None, 5)
+    trace.begin("first", 1.0)
+    beside = trace.branch()
+    beside.begin("second", 2.0)
+    lines = {trace.line(), beside.line()}
+    (trace if wins else beside).end("outrun", 3.0, None)
+    trace.join(beside)
+    trace.end("answered", 4.0, 200)
+    attempts = trace.finish(0.5, 5.0, None).attempts
+
+    assert len(lines) == len({attempt.span_id for attempt in attempts}) == 2
+    assert [(attempt.worker, attempt.result) for attempt in attempts] == (
+        [("first", "outrun"), ("second", "answered")] if wins else [("second", "outrun"), ("first", "answered")]
+    )
+    assert next(one.span_id for one in attempts if one.worker == "second").encode() in beside.line()
