@@ -251,6 +251,50 @@ def _stages() -> Row:
     )
 
 
+_NO_HEDGING = "No pool asks second workers"
+
+
+def _second_workers() -> Row:
+    return Row(
+        title="Second workers",
+        panels=(
+            Panel(
+                title="Streams sent to a second worker",
+                description="Requests per minute whose worker was late, by what became of asking another one. Many lost "
+                "and few won: the time is too short.",
+                unit=Unit.PER_MINUTE,
+                queries=(Query(expr=words.per_minute("ridgeline_hedges_total", "result"), legend="{{result}}"),),
+                form=Form.STACKED,
+                no_value=_NO_HEDGING,
+            ),
+            Panel(
+                title="Late streams sent once",
+                description="Requests per minute whose worker was late and for which no other was asked, by why not. Much "
+                "budget: the time is too short, or more than single workers are slow.",
+                unit=Unit.PER_MINUTE,
+                queries=(Query(expr=words.per_minute("ridgeline_hedges_withheld_total", "reason"), legend="{{reason}}"),),
+                form=Form.STACKED,
+                no_value=_NO_HEDGING,
+            ),
+            Panel(
+                title="Work thrown away",
+                description="Workers, on average, that had a request for nothing because another one began to answer it; and "
+                "prompt tokens per second that were computed for nothing at most.",
+                unit=Unit.COUNT,
+                queries=(
+                    Query(expr=words.total(words.rate("ridgeline_hedge_wasted_seconds_total")), legend="workers"),
+                    Query(
+                        expr=words.total(words.rate("ridgeline_hedge_wasted_prompt_tokens_total")),
+                        legend="prompt tokens, at most",
+                        unit=Unit.TOKENS_PER_SECOND,
+                    ),
+                ),
+                no_value=_NO_HEDGING,
+            ),
+        ),
+    )
+
+
 def board() -> Board:
     """For "do we need more GPUs, or do we use badly those that we have"."""
     return Board(
@@ -260,5 +304,5 @@ def board() -> Board:
         "first.",
         variables=(panels.MODEL, panels.POOL),
         marks=(panels.RESTARTS, panels.RELOADS),
-        rows=(_limits(), _objectives(), _capacity(), _stages()),
+        rows=(_limits(), _objectives(), _capacity(), _stages(), _second_workers()),
     )

@@ -169,6 +169,7 @@ def config(urls: list[str], listed: Path, stage: str) -> dict[str, Any]:
                 ],
             }
         ],
+        "hedging": {"after_seconds": 1},
         "keys": [{"name": "app", "sha256": hashlib.sha256(KEY.encode()).hexdigest(), "quota": QUOTA}],
         "quotas": {"store": "redis://127.0.0.1:9", "on_store_failure": "open"},
     }
