@@ -41,8 +41,8 @@ class Chain:
     """The calls of one chain so far. Sums are over the calls that have the figure."""
 
     chain_id: str
-    began_unix_seconds: float
-    ended_unix_seconds: float  # of the newest call
+    began_at: float
+    ended_at: float  # of the call that ended last
     calls: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -64,8 +64,8 @@ class Chain:
             return None
         return (self.last_prompt_tokens - self.first_prompt_tokens) / (self.prompts - 1)
 
-    def add(self, record: RequestRecord) -> Call:
-        """Count one more call."""
+    def add(self, record: RequestRecord, at: float) -> Call:
+        """Count one more call, which ended ``at``."""
         self.calls += 1
         call = Call(
             number=self.calls,
@@ -80,7 +80,7 @@ class Chain:
             e2e_seconds=record.e2e_seconds,
         )
         self.newest.append(call)
-        self.ended_unix_seconds = max(self.ended_unix_seconds, record.ended_unix_seconds)
+        self.ended_at = max(self.ended_at, at)
         self.failed_calls += call.outcome != "ok"
         self.cached_tokens += call.cached_tokens or 0
         self.completion_tokens += call.completion_tokens or 0
@@ -113,7 +113,7 @@ def decode_seconds(record: RequestRecord) -> float | None:
 
 
 class ChainTable:
-    """The chains of one gateway. Time is the wall clock of the records."""
+    """The chains of one gateway. Instants are seconds of a clock that nobody sets."""
 
     def __init__(self, *, most_chains: int = MOST_CHAINS, idle_seconds: float = IDLE_SECONDS) -> None:
         self._most = most_chains
@@ -126,22 +126,21 @@ class ChainTable:
     def __len__(self) -> int:
         return len(self._chains)
 
-    def follow(self, record: RequestRecord) -> RequestRecord:
-        """Count a record in its chain, and give it back with the number of its call; unchanged if it has no chain."""
+    def follow(self, record: RequestRecord, at: float) -> RequestRecord:
+        """Count a record in its chain ``at`` its end, and give it back with the number of its call; unchanged without one."""
         if record.chain_id is None:
             return record
-        now = record.ended_unix_seconds
         chain = self._chains.pop(record.chain_id, None)
-        if chain is None or now - chain.ended_unix_seconds > self._idle_seconds:
-            chain = Chain(record.chain_id, now - (record.e2e_seconds or 0.0), now)
+        if chain is None or at - chain.ended_at > self._idle_seconds:
+            chain = Chain(record.chain_id, at - (record.e2e_seconds or 0.0), at)
         self._chains[record.chain_id] = chain
         if len(self._chains) > self._most:
             del self._chains[next(iter(self._chains))]
-        return msgspec.structs.replace(record, chain_call=chain.add(record).number)
+        return msgspec.structs.replace(record, chain_call=chain.add(record, at).number)
 
-    def view(self, now_unix_seconds: float, most: int = SHOWN_CHAINS) -> dict[str, Any]:
+    def view(self, now: float, most: int = SHOWN_CHAINS) -> dict[str, Any]:
         """The chains of at least two calls that are not idle, the newest first, at most so many, and how many there are."""
-        alive = [chain for chain in self._chains.values() if now_unix_seconds - chain.ended_unix_seconds <= self._idle_seconds]
+        alive = [chain for chain in self._chains.values() if now - chain.ended_at <= self._idle_seconds]
         several = [chain for chain in alive if chain.calls > 1]
         return {
             "chains": len(alive),
@@ -155,8 +154,8 @@ def _shown(chain: Chain) -> dict[str, Any]:
         "chain_id": chain.chain_id,
         "calls": chain.calls,
         "failed_calls": chain.failed_calls,
-        "seconds": chain.ended_unix_seconds - chain.began_unix_seconds,
-        "ended_unix_seconds": chain.ended_unix_seconds,
+        "seconds": chain.ended_at - chain.began_at,
+        "ended_unix_seconds": chain.newest[-1].ended_unix_seconds,
         "prompt_tokens": chain.prompt_tokens,
         "cached_tokens": chain.cached_tokens,
         "completion_tokens": chain.completion_tokens,

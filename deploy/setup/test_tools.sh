@@ -31,6 +31,7 @@ nginx:nginx-light:streams through nginx
 systemd-analyze:systemd:the check of the systemd unit
 setpriv:util-linux:the gateway as a user without rights
 redis-server:redis-server:quotas that several gateways share
+faketime:faketime:a wall clock that is set while the gateway runs
 '
 
 missing() {

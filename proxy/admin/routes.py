@@ -6,7 +6,7 @@ Who may call it is decided before, by `proxy.admin.access`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from time import time
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -40,7 +40,7 @@ def admin_app(
     view: GatewayView,
     fleet: Fleet,
     address: str,
-    chains: ChainTable | None = None,
+    chains: Callable[[], dict[str, Any]] = lambda: ChainTable().view(0.0),
     judge: Judge | None = None,
     watch: DriftWatch | None = None,
     feed: LiveFeed | None = None,
@@ -59,8 +59,7 @@ def admin_app(
         return web.Response(body=view.records(), content_type="application/json")
 
     async def call_chains(_: web.Request) -> web.Response:
-        shown = (chains or ChainTable()).view(time())
-        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+        return web.Response(body=msgspec.json.encode(chains()), content_type="application/json")
 
     async def calibrations(_: web.Request) -> web.Response:
         shown = (judge or Judge()).calibrations.view()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from proxy.control.steady_clock import SteadyClock
 from routing.topology import Topology
 from telemetry.layout import Layout, slot
 from telemetry.prefix_drift import LEAST_FOLLOWERS, Drift, DriftKind, Lost, Observation, PrefillSeconds, PrefixDrifts
@@ -35,8 +36,13 @@ class DriftWatch:
     ``prefill_of`` gives the expected prefill of a pool, if that is known.
     """
 
-    def __init__(self, prefill_of: Callable[[str, str], PrefillSeconds | None] = lambda _model, _pool: None) -> None:
+    def __init__(
+        self,
+        prefill_of: Callable[[str, str], PrefillSeconds | None] = lambda _model, _pool: None,
+        clock: SteadyClock | None = None,
+    ) -> None:
         self._prefill_of = prefill_of
+        self._clock = clock or SteadyClock()
         self._families = PrefixDrifts()
         self._topology: Topology | None = None
         self._cells: memoryview[float] | None = None
@@ -60,7 +66,7 @@ class DriftWatch:
             known = before.get(worker.name)
             self._restarts[worker.name] = _Restarts(base, cells[base + _RESTARTS] if known is None else known.count)
 
-    def look(self, unix_seconds: float) -> None:
+    def look(self) -> None:
         """Note which workers have been restarted since the last look: what they had cached is gone."""
         cells = self._cells
         if cells is None:
@@ -69,7 +75,7 @@ class DriftWatch:
             count = cells[restarts.base + _RESTARTS]
             if count != restarts.count:
                 restarts.count = count
-                self._families.note_restart(name, unix_seconds)
+                self._families.note_restart(name, self._clock.now())
 
     def take(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
         """Give the records back with what hit they could expect, and why they did not get it."""
@@ -82,16 +88,21 @@ class DriftWatch:
                 found.append(record)
         return found
 
-    def view(self) -> list[Drift]:
-        """All drifts that are told, the latest last."""
+    def drifts(self) -> list[Drift]:
+        """All that are told, the latest last; instants are those of the steady clock."""
         return self._families.drifts()
+
+    def view(self) -> list[Drift]:
+        """The same for people: by the wall clock as it goes now."""
+        shift = self._clock.set_by_seconds
+        return [msgspec.structs.replace(one, since=one.since + shift, until=one.until + shift) for one in self.drifts()]
 
     def _watched(self, record: RequestRecord) -> RequestRecord:
         beginning, worker, prompt = record.beginning, record.prefix_worker, record.prompt_tokens
         if beginning is None or worker is None or prompt is None or record.prompt_is_estimate or record.is_batch:
             return record
         observation = Observation(
-            at=record.ended_unix_seconds,
+            at=self._clock.at(record.ended_unix_seconds),
             model=record.model,
             key=record.key,
             worker=worker,

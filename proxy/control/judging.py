@@ -13,6 +13,7 @@ from proxy.config.deployments import PoolName
 from proxy.control.calibrating import Calibrations
 from proxy.control.lately import Lately
 from proxy.control.standards import Standard, Standards
+from proxy.control.steady_clock import SteadyClock
 from roofline.deployment import Deployment
 from roofline.limits import prefill_limit
 from routing.topology import Topology
@@ -57,8 +58,9 @@ class _Place(NamedTuple):
 class Judge:
     """One per control process. `know` whenever the configuration changes, `adopt` before records; `take` every record."""
 
-    def __init__(self, calibrations: Calibrations | None = None) -> None:
+    def __init__(self, calibrations: Calibrations | None = None, clock: SteadyClock | None = None) -> None:
         self.calibrations = Calibrations() if calibrations is None else calibrations
+        self._clock = clock or SteadyClock()
         self.standards = Standards(self.calibrations)
         self._cells: memoryview[float] | None = None
         self._places: dict[tuple[str, str, str], _Place] = {}
@@ -106,14 +108,14 @@ class Judge:
             prefill_limit(deployment, losses, prompt_tokens=tokens, cached_tokens=cached).expected_seconds
         )
 
-    def look(self, unix_seconds: float) -> None:
+    def look(self) -> None:
         """Note what probes say of every worker now; about once a second."""
-        cells = self._cells
+        cells, now = self._cells, self._clock.now()
         if cells is not None:
             for (_, _, worker), place in self._places.items():
                 base = place.worker_base
                 lately = self._lately.setdefault(worker, Lately())
-                lately.probed.look(unix_seconds, cells[base + _WAITING], cells[base + _KV_USAGE])
+                lately.probed.look(now, cells[base + _WAITING], cells[base + _KV_USAGE])
 
     def take(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
         """Give the records back with their limits and, if they deviate, the causes. A fault of ours leaves one as it was."""
@@ -169,7 +171,7 @@ class Judge:
         own_ratio = lately.slower_ratio() if standard.has_reference else None
         if place is None:
             return WorkerState(own_ratio=own_ratio)
-        waiting, kv_usage = lately.probed.peak(record.ended_unix_seconds - (record.e2e_seconds or 0.0))
+        waiting, kv_usage = lately.probed.peak(self._clock.at(record.ended_unix_seconds) - (record.e2e_seconds or 0.0))
         peers = (peer for name in place.peers if (peer := self._lately.get(name)) is not None)
         return WorkerState(
             waiting_requests=waiting, kv_usage_ratio=kv_usage, peers_ratio=lately.slower_than(peers), own_ratio=own_ratio

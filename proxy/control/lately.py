@@ -27,12 +27,12 @@ class Probed:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float, float]] = deque(maxlen=_PROBES)  # instant, waiting, usage; only what changed
 
-    def look(self, unix_seconds: float, waiting: float, kv_usage: float) -> None:
+    def look(self, now: float, waiting: float, kv_usage: float) -> None:
         """Note what is there now."""
         if isnan(waiting) and isnan(kv_usage):
             return
         if not self._seen or self._seen[-1][1:] != (waiting, kv_usage):
-            self._seen.append((unix_seconds, waiting, kv_usage))
+            self._seen.append((now, waiting, kv_usage))
 
     def peak(self, since: float) -> tuple[float | None, float | None]:
         """The greatest of each from then on; ``None``: not known."""

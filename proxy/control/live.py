@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain
-from time import monotonic, process_time, time
+from time import monotonic, process_time
 from typing import TypeVar
 
 import msgspec
@@ -28,6 +28,7 @@ from proxy.admin.access import STILL_LET_IN
 from proxy.control.drifting import DriftWatch
 from proxy.control.judging import Judge
 from proxy.control.observer import GatewayView
+from proxy.control.steady_clock import SteadyClock
 from routing.topology import Topology
 from telemetry.prefix_drift import Drift
 from telemetry.record import RequestRecord
@@ -80,7 +81,9 @@ class LiveFeed:
         *,
         most_viewers: int = MOST_VIEWERS,
         write_seconds: float = WRITE_SECONDS,
+        clock: SteadyClock | None = None,
     ) -> None:
+        self._clock = clock or SteadyClock()
         self.window = Window()
         self._watch = watch
         self._hour = Hour()
@@ -132,8 +135,13 @@ class LiveFeed:
 
     def hour(self) -> bytes:
         """The last hour of each pool, minute by minute, as JSON."""
-        pools = self._hour.view(self._view.snapshot())
-        return msgspec.json.encode([_PoolHour(model, pool, minutes) for (model, pool), minutes in pools.items()])
+        pools, shift = self._hour.view(self._view.snapshot()), self._clock.set_by_seconds
+        return msgspec.json.encode(
+            [
+                _PoolHour(model, pool, [_shifted(minute, shift) for minute in minutes])
+                for (model, pool), minutes in pools.items()
+            ]
+        )
 
     def why(self, request_id: str) -> Why | None:
         """Why a request was as it was; ``None`` if it is not among the last ones."""
@@ -207,7 +215,7 @@ class LiveFeed:
             hardware=self._judge.standards.hardware(),
             processes=self._view.processes,
             log_lines_dropped=self._view.log_lines_dropped,
-            now_unix_seconds=time(),
+            now_unix_seconds=self._clock.now(),
             is_stopping=self._view.is_stopping,
         )
         began_at, cost = process_time(), 0.0
@@ -225,8 +233,7 @@ class LiveFeed:
 
         view = await made(build(around, self.window, self._since))
         self._hour.look(snapshot, around.now_unix_seconds)
-        drifts = self._watch.view()
-        findings = await made(self._findings.steps(view, drifts, self._hour))
+        findings = await made(self._findings.steps(view, self._watch.drifts(), self._hour))
         self._looks += 1
         self._fleet = msgspec.json.encode(
             _Shown(
@@ -236,7 +243,7 @@ class LiveFeed:
                 gateway=view.gateway,
                 pools=view.pools,
                 keys=view.keys,
-                drifts=drifts,
+                drifts=self._watch.view(),
             )
         )
         if self.viewers:
@@ -264,3 +271,8 @@ class LiveFeed:
 
 def _event(name: bytes, data: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name, data)
+
+
+def _shifted(minute: Minute, seconds: float) -> Minute:
+    """The same minute by the wall clock as it goes now."""
+    return msgspec.structs.replace(minute, begins_unix_seconds=minute.begins_unix_seconds + seconds)

@@ -19,7 +19,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from time import time
 
 from proxy.admin.access import AdminAccess
 from proxy.admin.routes import admin_app
@@ -49,6 +48,7 @@ from proxy.control.prefixes import Prefixes
 from proxy.control.probe import open_session
 from proxy.control.reload import Reloader, first_config
 from proxy.control.speeds import Speeds
+from proxy.control.steady_clock import SteadyClock
 from proxy.control.tracing_sinks import Followers
 from proxy.control.vitals import Vitals
 from proxy.discovery.finder import Finder
@@ -96,7 +96,7 @@ async def run(config: Config, text: str, options: Options) -> None:
     """
     stop = asyncio.Event()
     _watch_for_the_end(stop, options.parent_fd)
-    overlay = kept_overlay(options.run_dir)
+    overlay, clock = kept_overlay(options.run_dir), SteadyClock()
     # Undone in reverse: probes end first, then what the sockets still hold is read and logged, and scrapes work until then.
     async with AsyncExitStack() as stack:
         finder = Finder(options.config.parent, kept_found(options.run_dir))
@@ -108,7 +108,9 @@ async def run(config: Config, text: str, options: Options) -> None:
         topology = overlay.over(found.over(configured))
         cells = open_control_cells(options.run_dir, topology)
         log = _open_log(config.log.path)
-        followers = Followers(config, topology, version=version("ridgeline"), run_dir=options.run_dir, on_fault=_tell)
+        followers = Followers(
+            config, topology, version=version("ridgeline"), run_dir=options.run_dir, on_fault=_tell, clock=clock
+        )
         view = GatewayView(
             version=version("ridgeline"),
             run_dir=options.run_dir,
@@ -124,9 +126,9 @@ async def run(config: Config, text: str, options: Options) -> None:
         caps = CapAdviser(lambda: reloader.config, options.config.parent)
         tokens = TokenAdviser(last_guidance(options.run_dir))
         guide = Guide([tokens, lengths, PaceAdviser(), caps, speeds, Prefixes(), HedgeAdviser()], options.run_dir)
-        judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)))
-        watch = DriftWatch(judge.prefill_of)
-        feed = LiveFeed(view, judge, watch)
+        judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)), clock)
+        watch = DriftWatch(judge.prefill_of, clock)
+        feed = LiveFeed(view, judge, watch, clock=clock)
         fleet: Fleet | None = None
 
         access = AdminAccess(config.admin_listen)
@@ -162,7 +164,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         addresses = [bound_address(listener) for listener in listeners]
         shown = [_shown(name, getattr(config, name), options.config.parent) for name in LISTENERS_TLS]
         for app, listener, tls in zip(
-            (observer_app(view), admin_app(view, fleet, addresses[1], followers.chains, judge, watch, feed, access)),
+            (observer_app(view), admin_app(view, fleet, addresses[1], followers.view_of_chains, judge, watch, feed, access)),
             listeners,
             shown[1:],
             strict=True,
@@ -181,7 +183,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(reloader.run()),
             asyncio.create_task(followers.run(fleet, view)),
             asyncio.create_task(guide.run(fleet)),
-            asyncio.create_task(_look_around(judge, watch, fleet)),
+            asyncio.create_task(_look_around(judge, watch, fleet, clock)),
             asyncio.create_task(finder.run(fleet, view)),
             asyncio.create_task(lengths.run(fleet, session)),
             asyncio.create_task(ConditionWatch(view).run()),
@@ -277,13 +279,14 @@ async def _watch_lag(fleet: Fleet, file: Path) -> None:
             os.utime(file)
 
 
-async def _look_around(judge: Judge, watch: DriftWatch, fleet: Fleet) -> None:
+async def _look_around(judge: Judge, watch: DriftWatch, fleet: Fleet, clock: SteadyClock) -> None:
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
         judge.standards.know_versions(fleet.engine_versions())
         for each in (watch, judge):
             each.adopt(fleet.topology, fleet.cells.values)
-            each.look(time())
+            each.look()
+        clock.look()
 
 
 async def _watch_losses(log: JsonLog) -> None:

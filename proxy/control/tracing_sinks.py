@@ -7,10 +7,12 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic, time_ns
+from typing import Any
 
 from proxy.config.settings import Config
 from proxy.control.fleet import Fleet
 from proxy.control.observer import GatewayView
+from proxy.control.steady_clock import SteadyClock
 from proxy.serving.endpoints import Endpoints
 from routing.topology import Topology
 from telemetry.chains import ChainTable
@@ -32,9 +34,17 @@ class Followers:
     """One per control process. `take` comes first for every record; to be closed."""
 
     def __init__(
-        self, config: Config, topology: Topology, *, version: str, run_dir: Path, on_fault: Callable[[str], None]
+        self,
+        config: Config,
+        topology: Topology,
+        *,
+        version: str,
+        run_dir: Path,
+        on_fault: Callable[[str], None],
+        clock: SteadyClock | None = None,
     ) -> None:
         self.chains = ChainTable()
+        self._clock = clock or SteadyClock()
         self.exemplars = Exemplars()
         self._routes = Endpoints(topology, 0).routes
         self._addresses: Mapping[str, tuple[str, int]] = {}
@@ -63,7 +73,10 @@ class Followers:
 
     def take(self, records: list[RequestRecord]) -> list[RequestRecord]:
         """Take records in, and give them back with what is known only here."""
-        records = [self.chains.follow(record) for record in records]
+        records = [
+            record if record.chain_id is None else self.chains.follow(record, self._clock.at(record.ended_unix_seconds))
+            for record in records
+        ]
         sampled = [record for record in records if record.trace is not None]
         if sampled:
             for record in sampled:
@@ -71,6 +84,10 @@ class Followers:
             if self._spans is not None:
                 self._spans.put_all(sampled)
         return records
+
+    def view_of_chains(self) -> dict[str, Any]:
+        """The call chains of now."""
+        return self.chains.view(self._clock.now())
 
     async def run(self, fleet: Fleet, view: GatewayView) -> None:
         """Count what became of spans, and send metrics when they are due, until cancelled."""
@@ -90,7 +107,7 @@ class Followers:
     def send_metrics(self, view: GatewayView) -> None:
         """Hand over what is shown now, if metrics are sent at all. Does not block."""
         if self._metrics is not None:
-            self._metrics.put_all([(view.snapshot(), Instants(self._began_unix_ns, time_ns()))])
+            self._metrics.put_all([(view.snapshot(), Instants.of(self._began_unix_ns, time_ns()))])
 
     async def close(self) -> None:
         """Send what waits, for at most `CLOSE_SECONDS`."""

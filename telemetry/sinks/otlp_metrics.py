@@ -30,6 +30,11 @@ class Instants:
     began_unix_ns: int
     read_unix_ns: int
 
+    @classmethod
+    def of(cls, began_unix_ns: int, read_unix_ns: int) -> Instants:
+        """These, in order: a clock that was set back must not have counters end before they began."""
+        return cls(min(began_unix_ns, read_unix_ns), read_unix_ns)
+
 
 Batch = tuple[Snapshot, Instants]
 

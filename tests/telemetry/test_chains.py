@@ -23,6 +23,10 @@ def a_record(chain_id: str | None = "chain", at: float = 1000.0, **fields: Any) 
     )
 
 
+def follow(table: ChainTable, record: RequestRecord) -> RequestRecord:
+    return table.follow(record, record.ended_unix_seconds)
+
+
 def the_chain(table: ChainTable, now: float = 1000.0) -> dict[str, Any]:
     (chain,) = table.view(now)["newest"]
     return dict(chain)
@@ -33,7 +37,7 @@ def test_calls_are_numbered() -> None:
     table = ChainTable()
     records = [a_record("a"), a_record("b"), a_record("a"), a_record(None), a_record("a")]
 
-    followed = [table.follow(record) for record in records]
+    followed = [follow(table, record) for record in records]
 
     assert [record.chain_call for record in followed] == [1, 1, 2, None, 3]
     assert followed[3] is records[3]
@@ -45,7 +49,8 @@ def test_figures_are_summed() -> None:
     table = ChainTable()
     calls = [(1000, 0, 101), (1500, 896, 51), (2400, 1408, 201)]
     for number, (prompt, cached, completion) in enumerate(calls):
-        table.follow(
+        follow(
+            table,
             a_record(
                 at=1000.0 + 10 * number,
                 prompt_tokens=prompt,
@@ -53,7 +58,7 @@ def test_figures_are_summed() -> None:
                 completion_tokens=completion,
                 upstream_ttft_seconds=0.5,
                 tpot_seconds=0.02,
-            )
+            ),
         )
 
     chain = the_chain(table, 1020.0)
@@ -77,7 +82,7 @@ def test_prefill_at_a_stage_is_prefill(result: PrefillResult | None, seconds: fl
     table = ChainTable()
     record = a_record(upstream_ttft_seconds=0.5, prefill_result=result, prefill_leg_seconds=0.25)
     for _ in range(2):
-        table.follow(record)
+        follow(table, record)
 
     assert the_chain(table)["prefill_seconds"] == 2 * seconds
 
@@ -86,8 +91,8 @@ def test_unknown_figures_add_nothing() -> None:
     """A call whose figures are unknown counts as a call; the growth is that of the calls that tell."""
     table = ChainTable()
     for prompt in (100, None, 300):
-        table.follow(a_record(prompt_tokens=prompt))
-    table.follow(a_record(outcome=Outcome.CLIENT_GONE, e2e_seconds=None))
+        follow(table, a_record(prompt_tokens=prompt))
+    follow(table, a_record(outcome=Outcome.CLIENT_GONE, e2e_seconds=None))
 
     chain = the_chain(table)
 
@@ -100,7 +105,7 @@ def test_a_context_may_shrink() -> None:
     """After a compaction the growth is negative, and the largest prompt is remembered."""
     table = ChainTable()
     for prompt in (100, 900, 60):
-        table.follow(a_record(prompt_tokens=prompt))
+        follow(table, a_record(prompt_tokens=prompt))
 
     assert the_chain(table)["growth_tokens_per_call"] == -20
     assert the_chain(table)["largest_prompt_tokens"] == 900
@@ -109,22 +114,22 @@ def test_a_context_may_shrink() -> None:
 def test_the_table_is_bounded() -> None:
     """However many chains clients invent, no more than the bound are kept, and the one that is in use stays."""
     table = ChainTable(most_chains=10)
-    table.follow(a_record("mine"))
+    follow(table, a_record("mine"))
     for number in range(1000):
-        table.follow(a_record(f"c-{number}"))
+        follow(table, a_record(f"c-{number}"))
         if number % 5 == 0:
-            table.follow(a_record("mine"))
+            follow(table, a_record("mine"))
 
     assert len(table) == 10
-    assert table.follow(a_record("mine")).chain_call == 202
-    assert table.follow(a_record("c-3")).chain_call == 1
+    assert follow(table, a_record("mine")).chain_call == 202
+    assert follow(table, a_record("c-3")).chain_call == 1
 
 
 def test_the_calls_of_a_chain_are_bounded() -> None:
     """A chain of very many calls keeps its sums and its newest calls."""
     table = ChainTable()
     for number in range(1000):
-        table.follow(a_record(prompt_tokens=number))
+        follow(table, a_record(prompt_tokens=number))
 
     chain = the_chain(table)
 
@@ -136,20 +141,20 @@ def test_an_idle_chain_begins_anew() -> None:
     """After the idle time a chain is not shown any more, and its next call is the first again."""
     table = ChainTable(idle_seconds=60.0)
     for _ in range(2):
-        table.follow(a_record(at=1000.0))
+        follow(table, a_record(at=1000.0))
 
     assert table.view(1060.0)["chains"] == 1
     assert table.view(1060.5)["newest"] == []
-    assert table.follow(a_record(at=1060.5)).chain_call == 1
+    assert follow(table, a_record(at=1060.5)).chain_call == 1
 
 
 def test_the_view_is_bounded_and_newest_first() -> None:
     """Chains of one call are only counted; of the others the newest are shown."""
     table = ChainTable()
     for number in range(SHOWN_CHAINS + 50):
-        table.follow(a_record(f"c-{number}"))
+        follow(table, a_record(f"c-{number}"))
     for number in range(SHOWN_CHAINS + 20):
-        table.follow(a_record(f"c-{number}"))
+        follow(table, a_record(f"c-{number}"))
 
     view = table.view(1000.0)
 

@@ -173,3 +173,9 @@ def test_urls_of_signals(endpoint: str, traces: str, metrics: str) -> None:
 
     assert (receiver.url("traces"), receiver.url("metrics")) == (traces, metrics)
     assert "secret" not in repr(receiver)
+
+
+def test_a_clock_that_was_set_back_does_not_let_counters_end_before_they_began() -> None:
+    """A receiver would refuse them; otherwise both instants are as they were read."""
+    assert Instants.of(5, 3) == Instants(3, 3)
+    assert Instants.of(3, 5) == Instants(3, 5)

@@ -11,6 +11,7 @@ from proxy.control.drifting import DriftWatch
 from routing.sketch import Beginning, family_of, sketch_of
 from telemetry.layout import slot
 from telemetry.record import PrefillResult, RequestRecord
+from tests.proxy.control.clocks import Clock
 from tests.proxy.control.test_judging import Court
 from tests.telemetry.judged import a_stream, ttft
 from tests.telemetry.test_prefix_drift import SYSTEM
@@ -26,14 +27,21 @@ def begins(text: bytes = SYSTEM, at: float = 0.0, cached: int | None = HIT, **ot
 class _Watched:
     def __init__(self) -> None:
         self.court = Court()
-        self.watch = DriftWatch(self.court.judge.prefill_of)
+        self.clock = Clock()
+        self.watch = DriftWatch(self.court.judge.prefill_of, self.clock.steady)
         self.watch.adopt(self.court.topology, self.court.cells)
         for number in range(40):
-            self.watch.take([begins(at=float(number))])
+            self.take(begins(at=float(number)))
 
     def take(self, record: RequestRecord) -> RequestRecord:
+        """One that has just ended."""
+        self.clock.now = record.ended_unix_seconds - self.clock.set_by_seconds
         (found,) = self.watch.take([record])
         return found
+
+    def look(self, now: float) -> None:
+        self.clock.now = now
+        self.watch.look()
 
 
 @pytest.fixture
@@ -55,7 +63,7 @@ def test_a_hit_of_two_legs_is_expected_where_the_prompt_is_computed(watched):
     first = watched.take(begins(at=50.0, cached=0, **at_stage))
     assert (first.worker, first.expected_cached_tokens, first.cache_lost) == ("w-0", 0, "elsewhere")
     watched.court.set_worker(0, slot("ridgeline_worker_restarts_total"), 1.0)
-    watched.watch.look(51.0)
+    watched.look(51.0)
     assert watched.take(begins(at=52.0, **at_stage)).expected_cached_tokens == HIT
 
 
@@ -73,13 +81,36 @@ def test_a_restart_is_what_lost_the_hit(watched):
     """Seen by the worker's count of restarts; the next hit is expected again once it has been there."""
     court = watched.court
     court.set_worker(0, slot("ridgeline_worker_restarts_total"), 1.0)
-    watched.watch.look(45.0)
+    watched.look(45.0)
 
     lost = watched.take(begins(at=50.0, cached=0))
 
     assert (lost.expected_cached_tokens, lost.cache_lost) == (0, "restarted")
     assert court.pool("ridgeline_cache_lost_total", reason="restarted") == 1
     assert watched.take(begins(at=51.0)).expected_cached_tokens == HIT
+
+
+@pytest.mark.parametrize("set_by", [3600.0, -3600.0])
+def test_a_wall_clock_that_is_set_makes_nothing_cold_and_hides_no_restart(watched, set_by):
+    """Ten seconds later by any honest clock the text is still there; a restart after that has lost it."""
+    watched.clock.set_by_seconds = set_by
+    assert watched.take(begins(at=49.0 + set_by)).expected_cached_tokens == HIT
+
+    watched.court.set_worker(0, slot("ridgeline_worker_restarts_total"), 1.0)
+    watched.look(50.0)
+
+    assert watched.take(begins(at=51.0 + set_by, cached=0)).cache_lost == "restarted"
+
+
+def test_a_drift_is_shown_by_the_wall_clock_as_it_goes_now(watched):
+    """And kept by one that nobody sets."""
+    for number in range(20):
+        watched.take(begins(b"It is Monday. " + SYSTEM, at=100.0 + number, cached=0))
+    watched.clock.set_by_seconds = 3600.0
+
+    (shown,), (kept,) = watched.watch.view(), watched.watch.drifts()
+    assert (shown.since, shown.until) == (3700.0, 3719.0)
+    assert (kept.since, kept.until) == (100.0, 119.0)
 
 
 def test_a_miss_explains_a_late_first_token(watched):
@@ -141,10 +172,10 @@ def test_a_fault_of_ours_leaves_the_record(watched, monkeypatch, caplog):
 def test_another_topology_has_other_cells(watched):
     """Restarts are counted on from what was seen, wherever the worker stands now."""
     watched.court.set_worker(1, slot("ridgeline_worker_restarts_total"), 3.0)
-    watched.watch.look(45.0)
+    watched.look(45.0)
     other = Court()
     other.set_worker(1, slot("ridgeline_worker_restarts_total"), 3.0)
     watched.watch.adopt(other.topology, other.cells)
-    watched.watch.look(46.0)
+    watched.look(46.0)
 
     assert watched.take(begins(at=50.0, worker="w-0")).expected_cached_tokens == HIT

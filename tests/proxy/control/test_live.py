@@ -29,6 +29,7 @@ from telemetry.cells import create_cells
 from telemetry.layout import Layout
 from telemetry.record import Outcome
 from tests.dashboards.live.requests_made import a_record
+from tests.proxy.control.clocks import Clock
 from tests.proxy.fleets import a_topology, eventually, running_fleet
 
 TWO = a_topology({"default": ["w-0", "w-1"]})
@@ -247,6 +248,21 @@ async def test_an_explanation_survives_text_that_is_no_text(page):
 
     assert answer.status == 200
     assert "stopped before it was complete" in (await answer.json())["summary"]
+
+
+async def test_a_wall_clock_that_is_set_makes_nothing_last_for_an_hour(start: Callable[..., Awaitable[Page]]) -> None:
+    """How long something has been so is told as before; minutes are shown by the wall clock as it goes now."""
+    clock = Clock()
+    clock.now = 600.0
+    page = await start(clock=clock.steady)
+    await page.feed._look()
+
+    clock.now, clock.set_by_seconds = 630.0, -3600.0
+    await page.feed._look()
+
+    fleet, hour = (json.loads(text) for text in (await page.feed.fleet(), page.feed.hour()))
+    assert fleet["now_unix_seconds"] == 630.0
+    assert [minute["begins_unix_seconds"] for minute in hour[0]["minutes"]] == [600.0 - 3600.0]
 
 
 async def test_a_large_fleet_holds_nobody_up(tmp_path):
