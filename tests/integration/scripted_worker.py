@@ -78,7 +78,7 @@ class ScriptedWorker:
         self.tls = tls
         self.script = script  # for requests that find the queue empty
         self.requests: list[Received] = []  # in the order of their arrival, without probes
-        self.probes: list[Received] = []  # GET /health, /metrics and /v1/models
+        self.probes: list[Received] = []  # GET /health, /metrics, /version and /v1/models
         self.health_status: int | None = 200  # None: /health hangs
         self.metrics_page: bytes | None = METRICS_PAGE  # None: /metrics answers 404
         self.models_page: bytes | None = None  # None: /v1/models answers 404
@@ -144,6 +144,8 @@ class ScriptedWorker:
         if request.method == "GET" and request.path == "/metrics":
             page = self.metrics_page
             return [Send(plain(404) if page is None else plain(200, page, content_type="text/plain; version=1.0.0"))]
+        if request.method == "GET" and request.path == "/version":
+            return [Send(plain(200, {"version": "0.32.0"}))]
         if request.method == "GET" and request.path == "/v1/models":
             return [Send(plain(404) if self.models_page is None else plain(200, self.models_page))]
         if self._queue:
@@ -226,7 +228,7 @@ class _Connection(asyncio.Protocol):
     async def _answer_next(self) -> bool:
         """Read one request and play its script; whether the connection lives on."""
         request = await self._read()
-        is_probe = request.method == "GET" and request.path in ("/health", "/metrics", "/v1/models")
+        is_probe = request.method == "GET" and request.path in ("/health", "/metrics", "/version", "/v1/models")
         script = self.worker.script_for(request)
         self.requests.append(request)
         async with self.worker.arrival:
