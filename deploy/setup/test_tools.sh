@@ -32,6 +32,8 @@ systemd-analyze:systemd:the check of the systemd unit
 setpriv:util-linux:the gateway as a user without rights
 redis-server:redis-server:quotas that several gateways share
 faketime:faketime:a wall clock that is set while the gateway runs
+jq:jq:the commands of the how-to pages
+curl:curl:the commands of the how-to pages
 '
 
 missing() {
