@@ -93,6 +93,10 @@ class Answering(Failover):
             is_whole = len(data) == answer.content_length and answer.keeps_alive
             self.ask_another(now, can_keep=is_whole, status=answer.status)
             return
+        if answer.status == 404 and self.prepared is not None and self.prepared.request.previous_id is not None:
+            self.answer = answer
+            if self.seek_previous(now, can_keep=len(data) == answer.content_length and answer.keeps_alive):
+                return
         if answer.status in (401, 403):  # about the key of the gateway, which no client can mend
             self.answer = answer
             if not self.fail_over("broken"):

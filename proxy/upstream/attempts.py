@@ -168,6 +168,9 @@ class Attempts(Progress, ABC):
         url = decision.worker.url
         if self._owners is None or serves_one_model(state.topology, url):
             state.owners.remember(answer_id, url, decision.pool.model)
+        previous = None if self.prepared is None else self.prepared.request.previous_id
+        if previous is not None and state.owners.find(previous) is None:  # it has gone on from that one, so it has it
+            state.owners.remember(previous, url, decision.pool.model)
 
     def _ask_owner(self, since: float) -> None:
         """The next one that may have the answer; it is no load for a worker, and counts as none."""

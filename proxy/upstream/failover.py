@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from proxy.serving.dispatch import decide
+from proxy.serving.lookups import MOST_ASKED
 from proxy.upstream.attempts import Attempts
 from proxy.upstream.relay import Relay
 from proxy.wire.errors import ProxyError, no_worker
@@ -116,6 +117,25 @@ class Failover(Attempts):
         self._tried = (*self._tried, decision.worker.name)
         self._hears_out = self._has_retried_stale = False
         self.sent_at = self.last_data_at = None
+
+    def seek_previous(self, now: float, *, can_keep: bool) -> bool:
+        """A worker answered 404 to a request that goes on from an answer which nobody here is known to have: ask the next one.
+
+        Nothing has been computed, so it is no retry that a budget has to bound; workers are asked in turn, as for a lookup.
+        False when this one's word is the last.
+        """
+        prepared, decision = self.prepared, self.decision
+        if prepared is None or decision is None or prepared.request.previous_id is None:
+            return False
+        if decision.reason is Reason.OWNER or self.is_head_sent or len(self._tried) + 1 >= MOST_ASKED:
+            return False
+        following = self._next((*self._tried, decision.worker.name))
+        if following is None:
+            return False
+        self._leave_worker("answered", is_proof=False)
+        self._turn_from("answered", decision, now, can_keep=can_keep)
+        self._send_to(following, now)
+        return True
 
     def _next(self, tried: tuple[str, ...]) -> Decision | None:
         prepared, state = self.prepared, self.state

@@ -287,6 +287,29 @@ async def test_a_conversation_goes_on_where_it_was(fleet: Scene) -> None:
     assert unknown.record["route_reason"] != "owner"
 
 
+async def test_who_made_an_answer_before_is_sought(fleet: Scene) -> None:
+    """Another process or gateway may have passed that answer on: a worker that does not have it is followed by the next one."""
+    body = {"model": "tiny", "input": "And?", "previous_response_id": "resp_of_another"}
+    found = await fleet.ask(MISSING, [Send(plain(200, a_response("resp_on")))], body=body, path=RESPONSES, headers=headers())
+    again = await fleet.ask([Send(plain(200, a_response("resp_on_and_on")))], body=body, path=RESPONSES, headers=headers())
+    first, second = fleet.arrivals(found.record["request_id"])
+
+    assert (found.answer.status, found.record["outcome"], found.record["attempts"]) == (200, "ok", 2)
+    assert first.headers["host"] != second.headers["host"]
+    assert (again.record["worker"], again.record["route_reason"]) == (found.record["worker"], "owner")
+
+
+async def test_an_answer_that_nobody_has_cannot_be_gone_on_from(fleet: Scene) -> None:
+    """Each worker of the model is asked once, and the client gets the last one's own words; nobody is the worse for it."""
+    body = {"model": "tiny", "input": "And?", "previous_response_id": "resp_of_nobody"}
+    seen = await fleet.ask(*[MISSING] * 9, body=body, path=RESPONSES, headers=headers())
+    arrivals = fleet.arrivals(seen.record["request_id"])
+
+    assert (seen.answer.status, seen.record["outcome"]) == (404, "client_error")
+    assert seen.answer.body == MISSING[0].data.partition(b"\r\n\r\n")[2]
+    assert len(arrivals) == len(fleet.workers["tiny"]) == len({request.headers["host"] for request in arrivals})
+
+
 async def test_a_running_response_can_be_cancelled(fleet: Scene) -> None:
     """Its worker is known as soon as the stream has begun."""
     answer_id = "resp_running"
