@@ -14,7 +14,7 @@ READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_ca
 READ_ONLY_TESTS += $(wildcard tests/dashboards/test_grafana.py tests/dashboards/test_rules.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vllm compare-vllm test test-vllm check fix docs bench chaos soak clean runtime dev
+.PHONY: help demo demo-vllm compare-vllm test test-vllm test-vllm-all check fix docs bench chaos soak clean runtime dev
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' Makefile | while IFS=@ read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -36,6 +36,10 @@ test: check ## Run everything that decides whether a change may land (ARGS='-k â
 
 test-vllm: dev ## Only the tests against a real vLLM, which `make test` runs too (leave out: ARGS="-m 'not vllm'")
 	@$(PYTHON) -m pytest tests/vllm $(ARGS)
+
+test-vllm-all: dev ## A real vLLM with each set of flags that changes its answers: its figures beside the gateway's (6 minutes)
+	@deploy/vllm-cpu/setup.sh
+	@$(PYTHON) -m tests.vllm $(ARGS)
 
 check: dev ## Check without writing: format, lint, types, generated pages, import arrows
 	@$(PYTHON) -m ruff format --check .

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -47,7 +48,7 @@ class StartError(Exception):
     """vLLM does not serve; the text says why."""
 
 
-def environment() -> dict[str, str]:
+def environment(engines: int = 1) -> dict[str, str]:
     """What vLLM's process gets: ours without Python's own settings, no network, least memory, one core for arithmetic."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON") and name != "VIRTUAL_ENV"}
     return kept | {
@@ -55,7 +56,7 @@ def environment() -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; the least it takes
-        "VLLM_CPU_OMP_THREADS_BIND": str(ENGINE_CORE),
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join([str(ENGINE_CORE)] * engines),  # one place an engine
     }
 
 
@@ -127,6 +128,11 @@ def end_all(process: subprocess.Popen[bytes]) -> None:
             os.waitpid(pid, 0)
 
 
+def engines_in(arguments: Sequence[str]) -> int:
+    """How many engines these arguments for vLLM ask for."""
+    return next((int(value) for name, value in pairwise(arguments) if name == "--data-parallel-size"), 1)
+
+
 def serve(arguments: Sequence[str], *, is_scripted: bool) -> int:
     """Run vLLM to its end and return its exit status. `StartError` when it does not get as far as serving."""
     if not (VENV / "bin" / "python").exists():
@@ -140,7 +146,7 @@ def serve(arguments: Sequence[str], *, is_scripted: bool) -> int:
     command = [str(VENV / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
     command += ["--host", HOST, "--port", str(port), *FLAGS, *arguments]
     process = subprocess.Popen(  # noqa: S603 -- our own command
-        command, env=environment(), stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+        command, env=environment(engines_in(arguments)), stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
     )
     try:
         wait_until_served(process, port)
