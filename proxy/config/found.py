@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -14,6 +16,8 @@ from proxy.config.values import SecondsOrZero, Section, Text
 
 SOURCES = ("file", "dns", "srv", "kubernetes")
 DNS_PORT = 53
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes puts what a pod needs to speak with its API server."""
 _KUBERNETES_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _DNS_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _PORT_NAME = re.compile(r"[a-z0-9-]*[a-z][a-z0-9-]*")
@@ -124,6 +128,15 @@ class KubernetesConfig(Section):
     )
 
 
+def namespace_of(settings: KubernetesConfig, account: Path = ACCOUNT) -> str:
+    """The namespace of the service: as configured, else that of the pod which the gateway runs in."""
+    if settings.namespace is not None:
+        return settings.namespace
+    with suppress(OSError, UnicodeDecodeError):
+        return (account / "namespace").read_text().strip() or "default"
+    return "default"
+
+
 class FoundWorkersConfig(Section):
     """Workers that are found while the gateway runs. Exactly one of `file`, `dns`, `srv` and `kubernetes` says by what."""
 
@@ -141,6 +154,14 @@ class FoundWorkersConfig(Section):
     srv: DnsName | None = Field(default=None, description="A name whose SRV records of the first priority are workers.")
     kubernetes: KubernetesConfig | None = Field(default=None, description="A service of Kubernetes.")
     port: Port | None = Field(default=None, description="Port of the workers that `dns` finds.")
+    scheme: Literal["http", "https"] = Field(
+        default="http",
+        description=(
+            "How workers that `dns`, `srv` or `kubernetes` finds are spoken to. `https`: as `worker_tls` says; without a "
+            "`server_name` there, their certificate has to have the name that was looked up, the target of its SRV record, or "
+            "SERVICE.NAMESPACE.svc. A file has the scheme in its URLs."
+        ),
+    )
     family: Literal["all", "ipv4", "ipv6"] = Field(
         default="all",
         description=(
@@ -169,11 +190,17 @@ class FoundWorkersConfig(Section):
             raise RefusedError("has `dns` without `port`", "add the port of the workers: {dns: NAME, port: 8000}")
         extra = [
             name
-            for name, wanted in (("port", "dns"), ("family", "dns"), ("nameserver", "dns or srv"))
+            for name, wanted in (
+                ("port", "dns"),
+                ("family", "dns"),
+                ("nameserver", "dns or srv"),
+                ("scheme", "dns or srv or kubernetes"),
+            )
             if name in self.model_fields_set and self.source_setting not in wanted.split(" or ")
         ]
         if extra:
             right = "put the port into `kubernetes`" if "port" in extra and self.kubernetes else "leave it out"
+            right = "write the scheme into the URLs of the file" if "scheme" in extra else right
             raise RefusedError(f"has `{extra[0]}`, which `{self.source_setting}` does not use", right)
         return self
 
@@ -186,3 +213,13 @@ class FoundWorkersConfig(Section):
     def source(self) -> str:
         """The label of what finds them."""
         return self.source_setting
+
+    def certificate_name(self, account: Path = ACCOUNT) -> str | None:
+        """The name that the certificates of all found workers have, unless another is configured; None: each its host's."""
+        if self.scheme == "http":
+            return None
+        if self.dns is not None:
+            return self.dns.removesuffix(".")
+        if self.kubernetes is not None:
+            return f"{self.kubernetes.service}.{namespace_of(self.kubernetes, account)}.svc"
+        return None

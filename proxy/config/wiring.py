@@ -25,6 +25,7 @@ from routing.topology import (
     TokenizerSource,
     Topology,
     Worker,
+    WorkerTls,
     assemble,
 )
 
@@ -51,7 +52,8 @@ def build_topology(config: Config, folder: Path = HERE) -> Topology:
         own = tuple(pools[first_pool:])
         for pool, made in zip(settings.pools_in_force, own, strict=True):
             if pool.prefill is not None:
-                pools.append(_stage(made, pool.prefill, len(pools), len(workers)))
+                trust = _trust(pool, config, folder)
+                pools.append(_stage(made, pool.prefill, len(pools), len(workers), trust))
                 workers += pools[-1].workers
         models.append(
             Model(
@@ -129,7 +131,7 @@ def _pool(
         asks_usage=pool.ask_usage,
         worker_key=key.get_secret_value() if key else None,
         health_path=pool.health_path,
-        worker_tls=worker_tls(pool.worker_tls or config.worker_tls, folder),
+        worker_tls=_trust_of_found(pool, _trust(pool, config, folder)),
         prefill=None if pool.prefill is None else stage_name(pool.name),
         prefill_seconds=60.0 if pool.prefill is None else pool.prefill.timeout_seconds,
         prefill_above_tokens=0 if pool.prefill is None else pool.prefill.min_prompt_tokens,
@@ -140,10 +142,22 @@ def _pool(
     )
 
 
-def _stage(of: Pool, stage: PrefillConfig, index: int, first_worker: int) -> Pool:
-    """A pool with the limits, keys and certificates of the one that it computes for."""
+def _trust(pool: PoolConfig, config: Config, folder: Path) -> WorkerTls:
+    return worker_tls(pool.worker_tls or config.worker_tls, folder)
+
+
+def _trust_of_found(pool: PoolConfig, trust: WorkerTls) -> WorkerTls:
+    """Found workers are known by their addresses: their certificates have the name that was looked up."""
+    if pool.finds_workers is None or trust.server_name is not None or not trust.verifies:
+        return trust
+    return replace(trust, server_name=pool.finds_workers.certificate_name())
+
+
+def _stage(of: Pool, stage: PrefillConfig, index: int, first_worker: int, trust: WorkerTls) -> Pool:
+    """A pool with the limits and keys of the one that it computes for, whose workers are listed."""
     return replace(
         of,
+        worker_tls=trust,
         index=index,
         name=stage_name(of.name),
         workers=_workers(stage.workers, first_worker),

@@ -36,7 +36,7 @@ class Records:
 
 
 class DnsSource:
-    """Looks a name up. ``kinds`` are ``A`` and ``AAAA`` or one of them, with ``port``; or ``SRV``.
+    """Looks a name up. ``kinds`` are ``A`` and ``AAAA`` or one of them, with ``port``; or ``SRV``. ``scheme``: of the workers.
 
     ``has_known``: workers are in force from before, which a name without records does not take away at once.
     """
@@ -48,6 +48,7 @@ class DnsSource:
         port: int | None = None,
         nameserver: tuple[str, int] | None = None,
         *,
+        scheme: str = "http",
         has_known: bool = False,
         pause: Pause | None = None,
         empty_seconds: float = EMPTY_SECONDS,
@@ -57,6 +58,7 @@ class DnsSource:
         self._name = name
         self._kinds = kinds
         self._port = port
+        self._scheme = scheme
         self._nameserver = nameserver
         self._empty_seconds = empty_seconds
         self._lifetime_seconds = lifetime_seconds
@@ -142,7 +144,7 @@ class DnsSource:
         assert self._port is not None
         for record in answer.rrset or ():
             host = ipaddress.ip_address(record.address).compressed
-            url = WorkerUrl(host=host, port=self._port, base_path="")
+            url = WorkerUrl(host=host, port=self._port, base_path="", scheme=self._scheme)
             yield FoundWorker(name=url.default_name, url=url, source="dns")
 
     def _targets(self, answer: dns.resolver.Answer) -> Iterable[FoundWorker]:
@@ -151,7 +153,7 @@ class DnsSource:
         for record in records:
             target = record.target.to_text(omit_final_dot=True)
             if record.priority == first and record.target.labels != (b"",):  # a bare dot: decidedly nobody
-                url = parse_worker_url(f"http://{target}:{record.port}")
+                url = parse_worker_url(f"{self._scheme}://{target}:{record.port}")
                 yield FoundWorker(name=url.default_name, url=url, source="srv")
 
 

@@ -40,13 +40,13 @@ def source_of(settings: FoundWorkersConfig, folder: Path, *, has_known: bool = F
     if settings.file is not None:
         return FileSource(folder / settings.file)
     if settings.kubernetes is not None:
-        return KubernetesSource.of(settings.kubernetes)
+        return KubernetesSource.of(settings.kubernetes, scheme=settings.scheme)
     nameserver = None if settings.nameserver is None else split_nameserver(settings.nameserver)
     if settings.srv is not None:
-        return DnsSource(settings.srv, ("SRV",), nameserver=nameserver, has_known=has_known)
+        return DnsSource(settings.srv, ("SRV",), nameserver=nameserver, scheme=settings.scheme, has_known=has_known)
     assert settings.dns is not None
     kinds = {"all": ("A", "AAAA"), "ipv4": ("A",), "ipv6": ("AAAA",)}[settings.family]
-    return DnsSource(settings.dns, kinds, settings.port, nameserver, has_known=has_known)
+    return DnsSource(settings.dns, kinds, settings.port, nameserver, scheme=settings.scheme, has_known=has_known)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from proxy.config.found import KubernetesConfig
+from proxy.config.found import ACCOUNT, KubernetesConfig, namespace_of
 from proxy.discovery.found import SourceError
 from proxy.discovery.slices import (
     Lines,
@@ -32,7 +32,6 @@ from proxy.discovery.slices import (
 )
 from proxy.discovery.source import Listener, Pause
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PAGE = 500  # slices in one answer
 _MOST_PAGE_BYTES = 64 * 1024 * 1024
 _LIST_SECONDS = 30.0
@@ -64,6 +63,7 @@ class KubernetesSource:
         service: str,
         namespace: str,
         port: int | str | None = None,
+        scheme: str = "http",
         token_file: Path | None = None,
         ca_file: Path | None = None,
         pause: Pause | None = None,
@@ -73,6 +73,7 @@ class KubernetesSource:
         self._name = f"service {namespace}/{service}"
         self._selector = f"kubernetes.io/service-name={service}"
         self._port = port
+        self._scheme = scheme
         self._token_file = token_file
         self._ca_file = ca_file
         self._pause = pause or Pause(0.5, 30.0)
@@ -85,7 +86,12 @@ class KubernetesSource:
 
     @classmethod
     def of(
-        cls, settings: KubernetesConfig, environ: Mapping[str, str] | None = None, account: Path = ACCOUNT
+        cls,
+        settings: KubernetesConfig,
+        environ: Mapping[str, str] | None = None,
+        account: Path = ACCOUNT,
+        *,
+        scheme: str = "http",
     ) -> KubernetesSource:
         """What the settings say, and what Kubernetes tells a pod where they say nothing."""
         environ = os.environ if environ is None else environ
@@ -93,11 +99,16 @@ class KubernetesSource:
         if api is None and host:
             port = environ.get("KUBERNETES_SERVICE_PORT_HTTPS") or environ.get("KUBERNETES_SERVICE_PORT") or "443"
             api = f"https://{f'[{host}]' if ':' in host else host}:{port}"
-        namespace = settings.namespace or _text_of(account / "namespace") or "default"
         token = Path(settings.token_file) if settings.token_file else account / "token" if settings.api is None else None
         ca = Path(settings.ca_file) if settings.ca_file else account / "ca.crt" if settings.api is None else None
         return cls(
-            api=api or "", service=settings.service, namespace=namespace, port=settings.port, token_file=token, ca_file=ca
+            api=api or "",
+            service=settings.service,
+            namespace=namespace_of(settings, account),
+            port=settings.port,
+            scheme=scheme,
+            token_file=token,
+            ca_file=ca,
         )
 
     async def run(self, listener: Listener) -> None:
@@ -140,7 +151,7 @@ class KubernetesSource:
     def _tell(self, listener: Listener) -> None:
         """What the slices come to. Ones that make no sense do not end the watch, by which they may be mended."""
         try:
-            workers = workers_of(self._slices.values(), self._port)
+            workers = workers_of(self._slices.values(), self._port, self._scheme)
         except SourceError as error:
             listener.failed(f"{self._name}: {error}")
         else:

@@ -107,7 +107,7 @@ class Lines:
             raise SourceError("a line of the watch is too long")
 
 
-def workers_of(slices: Iterable[Slice], port: int | str | None) -> tuple[FoundWorker, ...]:
+def workers_of(slices: Iterable[Slice], port: int | str | None, scheme: str = "http") -> tuple[FoundWorker, ...]:
     """The workers that the slices of one service come to.
 
     Ready endpoints take requests; those that end and still serve are draining; others are left out. A pod that is in several
@@ -126,7 +126,7 @@ def workers_of(slices: Iterable[Slice], port: int | str | None) -> tuple[FoundWo
         for endpoint in each.endpoints:
             is_draining = _is_draining(endpoint.conditions)
             if is_draining is not None and endpoint.addresses:
-                worker = _worker(endpoint, number, is_draining=is_draining)
+                worker = _worker(endpoint, number, scheme, is_draining=is_draining)
                 ranked.append(((is_draining, _FAMILIES[each.addressType], each.metadata.name), worker))
     if misses and not ranked:
         wanted = "no single port, so `port` has to say which" if port is None else f"no port {port}"
@@ -153,12 +153,12 @@ def _port_of(each: Slice, wanted: int | str | None) -> int | None:
     return fitting[0].port if len(fitting) == 1 or (fitting and wanted is not None) else None
 
 
-def _worker(endpoint: Endpoint, port: int, *, is_draining: bool) -> FoundWorker:
+def _worker(endpoint: Endpoint, port: int, scheme: str, *, is_draining: bool) -> FoundWorker:
     try:
         host = ip_address(endpoint.addresses[0]).compressed  # the API says that all of them are the same
     except ValueError:
         raise SourceError("an endpoint has an address that is none") from None
-    url = WorkerUrl(host=host, port=port, base_path="")
+    url = WorkerUrl(host=host, port=port, base_path="", scheme=scheme)
     reference = endpoint.targetRef
     name = reference.name if reference is not None and reference.kind == "Pod" and reference.name else url.default_name
     return FoundWorker(name=name, url=url, is_draining=is_draining, source="kubernetes")

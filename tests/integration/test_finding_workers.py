@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,12 +16,14 @@ import aiohttp
 import pytest
 import yaml
 
+from tests.certificates import Authority
 from tests.integration.answers import DONE, chat_answer, usage_of
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.kubernetes_api import NAMESPACE, SERVICE, KubernetesApi, endpoint
 from tests.integration.load import client_of, eventually, paced, requests_in_turn, stream, worker_of
 from tests.integration.name_server import NameServer
-from tests.integration.raw_client import End
+from tests.integration.raw_client import End, RawClient
+from tests.integration.scene import CHAT, chat_body
 from tests.integration.scripted_worker import Received, ScriptedWorker
 from tests.integration.steps import Script, Send
 
@@ -319,6 +322,53 @@ async def control_killed(gateway: Gateway) -> None:
     os.kill(before, signal.SIGKILL)
     await eventually(lambda: gateway.processes.control not in (None, before))
     await gateway.ready(gateway.observe_url, 5.0)
+
+
+async def test_found_workers_that_speak_tls(tmp_path: Path) -> None:
+    """They are asked and probed over TLS with the gateway's certificate, and trusted by the name that was looked up alone."""
+    ca = Authority(tmp_path)
+    certificate, key = ca.issue("gateway", "gateway.example")
+    names = {
+        "by-dns": "vllm.example",
+        "by-srv": "localhost",
+        "by-kubernetes": f"{SERVICE}.{NAMESPACE}.svc",
+        "stranger": "other.example",
+    }
+
+    def speaks_tls(model: str) -> ScriptedWorker:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(ca.file))
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(*ca.issue(model, names[model]))
+        return ScriptedWorker(PLAIN, tls=context)
+
+    async with AsyncExitStack() as stack:
+        workers = {model: await stack.enter_async_context(speaks_tls(model)) for model in names}
+        server, api = await stack.enter_async_context(NameServer()), await stack.enter_async_context(KubernetesApi())
+        server.says("vllm.example", "127.0.0.1")
+        server.says("_https._tcp.vllm.example", f"0 5 {workers['by-srv'].port} localhost.", kind="SRV")
+        api.put("s", endpoint("127.0.0.1", "pod-a"), ports=[{"port": workers["by-kubernetes"].port}])
+        found: dict[str, dict[str, Any]] = {
+            "by-dns": {"dns": "vllm.example", "port": workers["by-dns"].port, "nameserver": server.address},
+            "by-srv": {"srv": "_https._tcp.vllm.example", "nameserver": server.address},
+            "by-kubernetes": {"kubernetes": {"service": SERVICE, "namespace": NAMESPACE, "api": api.url}},
+            "stranger": {"dns": "vllm.example", "port": workers["stranger"].port, "nameserver": server.address},
+        }
+        config = {
+            "worker_tls": {"ca": str(ca.file), "certificate": str(certificate), "key": str(key)},
+            "models": [{"name": model, "workers": {**how, "scheme": "https"}} for model, how in found.items()],
+        }
+        gateway = await stack.enter_async_context(running_gateway(config))
+        async with await RawClient.connect(gateway.base_url) as client:
+            answers = {
+                model: await client.request("POST", CHAT, chat_body(model, stream=False), timeout_seconds=5) for model in names
+            }
+        metrics = await gateway.metrics_when(lambda metrics: metrics.total("ridgeline_worker_up") == len(names) - 1)
+
+    assert {model for model, answer in answers.items() if answer.status == 200} == names.keys() - {"stranger"}
+    assert answers["stranger"].json()["error"]["code"] in ("worker_not_trusted", "no_worker")
+    assert {model for model, worker in workers.items() if worker.requests and worker.probes} == names.keys() - {"stranger"}
+    assert not workers["stranger"].requests + workers["stranger"].probes
+    assert metrics.total("ridgeline_discovered_workers") == len(names)
 
 
 async def test_scrapers_that_leave_are_no_fault(worker: ScriptedWorker, tmp_path: Path) -> None:

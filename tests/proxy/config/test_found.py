@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -36,6 +37,7 @@ def problem(text: str) -> str:
         ("{dns: Vllm_1.example., port: 8000, family: ipv4, nameserver: 10.96.0.10}", "dns"),
         ("{srv: _http._tcp.vllm.default.svc, nameserver: '[fd00::1]:5353'}", "srv"),
         ("{kubernetes: {service: vllm}}", "kubernetes"),
+        ("{kubernetes: {service: vllm}, scheme: https}", "kubernetes"),
         ("{kubernetes: {service: vllm, namespace: team-a, port: http}}", "kubernetes"),
         ("{kubernetes: {service: vllm, port: 8000, api: 'https://10.0.0.1:6443/', token_file: t, ca_file: c}}", "kubernetes"),
     ],
@@ -64,6 +66,8 @@ def test_values_have_one_form() -> None:
         ("{dns: a}", "models[0].workers: has `dns` without `port`"),
         ("{file: a, port: 8000}", "models[0].workers: has `port`, which `file` does not use; leave it out"),
         ("{kubernetes: {service: a}, port: 8000}", "which `kubernetes` does not use; put the port into `kubernetes`"),
+        ("{file: a, scheme: https}", "has `scheme`, which `file` does not use; write the scheme into the URLs of the file"),
+        ("{dns: a, port: 1, scheme: ftp}", "models[0].workers.scheme: must be `http` or `https`"),
         ("{srv: a, port: 8000}", "has `port`, which `srv` does not use"),
         ("{srv: a, family: ipv4}", "has `family`, which `srv` does not use"),
         ("{file: a, nameserver: 10.0.0.1}", "has `nameserver`, which `file` does not use"),
@@ -124,3 +128,20 @@ def test_editors_know_both_forms() -> None:
     forms = schema["$defs"]["PoolConfig"]["properties"]["workers"]["oneOf"]
     assert {form.get("type", form.get("$ref")) for form in forms} == {"array", "#/$defs/FoundWorkersConfig"}
     assert yaml.safe_load(schema_text())["$defs"]["KubernetesConfig"]["required"] == ["service"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("{dns: vllm.example., port: 8000, scheme: https}", "vllm.example"),
+        ("{dns: vllm.example, port: 8000}", None),
+        ("{srv: _https._tcp.vllm.example, scheme: https}", None),
+        ("{kubernetes: {service: vllm, namespace: team-a}, scheme: https}", "vllm.team-a.svc"),
+        ("{kubernetes: {service: vllm}, scheme: https}", "vllm.of-the-pod.svc"),
+    ],
+)
+def test_the_name_that_certificates_of_found_workers_have(text: str, name: str | None, tmp_path: Path) -> None:
+    """What was looked up, as workers are found by address. Targets of SRV records have names of their own."""
+    (tmp_path / "namespace").write_text("of-the-pod\n")
+
+    assert found(text).certificate_name(tmp_path) == name

@@ -93,3 +93,31 @@ def test_requests_are_followed_as_configured():
 
     assert (plain.following.sample_ratio, plain.following.chain_header) == (None, "x-session-id")
     assert (traced.following.sample_ratio, traced.following.chain_header) == (0.01, None)
+
+
+def test_found_workers_are_trusted_by_the_name_that_was_looked_up():
+    """Unless another one is configured; a stage's workers are listed and go by their own."""
+    text = """
+models:
+  - name: m
+    pools:
+      - name: found
+        max_total_tokens: 100
+        workers: {dns: vllm.example, port: 8000, scheme: https}
+        prefill: {workers: ["https://stage.example"]}
+      - name: named
+        max_total_tokens: 200
+        workers: {dns: b.example, port: 8000, scheme: https}
+        worker_tls: {server_name: other.example}
+      - {name: plain, max_total_tokens: 300, workers: {dns: c.example, port: 8000}}
+      - {name: blind, workers: {dns: d.example, port: 8000, scheme: https}, worker_tls: {verify: false}}
+"""
+    topology = build_topology(parse_config(text, {}, "file.yaml"))
+
+    assert {pool.name: pool.worker_tls.server_name for pool in topology.pools} == {
+        "found": "vllm.example",
+        "named": "other.example",
+        "plain": None,
+        "blind": None,
+        "found-prefill": None,
+    }

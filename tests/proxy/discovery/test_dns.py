@@ -45,6 +45,20 @@ async def test_every_address_is_a_worker(server: NameServer) -> None:
     assert ear.failures == []
 
 
+async def test_workers_that_speak_tls_have_urls_that_say_so(server: NameServer) -> None:
+    """By address and by target."""
+    server.says(NAME, "10.0.0.1")
+    server.says(NAME, "0 5 8443 a.example.", kind="SRV")
+    at = ("127.0.0.1", server.port)
+    for source, url in (
+        (DnsSource(NAME, ("A",), 8000, at, scheme="https"), "https://10.0.0.1:8000"),
+        (DnsSource(NAME, ("SRV",), None, at, scheme="https"), "https://a.example:8443"),
+    ):
+        async with heard(source) as ear:
+            await ear.hears(lambda ear=ear: bool(ear.found))
+        assert [worker.url.url for worker in ear.found[0]] == [url]
+
+
 async def test_records_are_used_for_as_long_as_they_hold(server: NameServer) -> None:
     """It asks again when the shortest TTL is over and not before; other records are in force then."""
     server.says(NAME, "10.0.0.1", ttl=1)
