@@ -1,4 +1,4 @@
-"""The how-to pages: every command is understood, every configuration valid, and whatever is not run says why."""
+"""The README and the how-to pages: every command is understood, every configuration valid, and whatever is not run says why."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from proxy.config.settings import parse_config
 from proxy.discovery.file import read_workers
 from simulator.worker import app as simulate
 from tests.certificates import Authority
-from tests.how_to import COMMANDS, Block, block, blocks
+from tests.pages import COMMANDS, Block, block, blocks
 
-RUNS = Path(__file__).parent / "integration" / "test_how_to_pages.py"
+RUNS = Path(__file__).parent / "integration" / "test_commands_of_pages.py"
 DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 # What is not run, by page and first line: no part of it can be had here, or it is run by the test that is named.
 NOT_RUN = {
+    ("README", "make demo"): "what newcomers do, and what runs this test",
+    ("cost", "deploy/setup/debian.sh"): "twenty minutes on a machine of one's own",
+    ("simulator", "make compare-vllm"): "four minutes on a machine of one's own",
     ("container", "docker build"): "there is no engine for images; tests/deploy has the parts",
     ("container", "GRAFANA_PASSWORD"): "the same; docker compose itself reads the file in test_compose.py",
     ("kubernetes", "kubectl create"): "there is no cluster; the chart with these values is rendered in tests/deploy",
@@ -46,10 +49,9 @@ def is_listed(one: Block, listed: Iterable[tuple[str, str]]) -> bool:
 
 def commands_of(one: Block) -> list[list[str]]:
     """Every call of the product in this block, as words."""
-    lines = [line for text in one.commands for line in re.split(r"\||;|&&", text)]
-    words = [
-        shlex.split(line.strip().removesuffix("&"), comments=True) for line in lines if line.strip().startswith("ridgeline ")
-    ]
+    lines = [line.strip().removeprefix(".venv/bin/") for text in one.commands for line in re.split(r"\||;|&&", text)]
+    calls = [line.removesuffix("&") for line in lines if line.startswith("ridgeline ")]
+    words = [shlex.split(call, comments=True) for call in calls]
     return [each for each in words if not set("$…") & set("".join(each))]
 
 
@@ -89,6 +91,9 @@ def test_every_configuration_is_a_valid_one(one: Block, tmp_path: Path):
         assert len(read_workers(text.encode())) == len(given)
         return
     whole = {"models": [{"name": "m", "workers": ["http://127.0.0.1:1"]}], **given}
+    for model in whole["models"]:
+        if not {"pools", "workers"} & set(model):
+            model["workers"] = ["http://127.0.0.1:1"]
     certificate, key = Authority(tmp_path, "workers-ca").issue("tls", "localhost")
     (tmp_path / "gateway.crt").write_bytes(certificate.read_bytes())
     (tmp_path / "gateway.key").write_bytes(key.read_bytes())

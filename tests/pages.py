@@ -1,4 +1,4 @@
-"""The blocks of the how-to pages, as they stand there, and a shell that runs them on other ports."""
+"""The blocks of the README and of pages with commands, as they stand there, and a shell that runs them on other ports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "docs" / "how-to"
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("cost", "estimating-tokens", "live-page", "simulator")),
+    *sorted(ROOT.glob("docs/how-to/*.md")),
+)
 COMMANDS = ("sh", "console")
 
 
@@ -47,9 +51,7 @@ class Block:
 def blocks() -> tuple[Block, ...]:
     """All blocks of all pages, in their order."""
     pattern = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-    return tuple(
-        Block(page.stem, *found) for page in sorted(FOLDER.glob("*.md")) for found in pattern.findall(page.read_text())
-    )
+    return tuple(Block(page.stem, *found) for page in PAGES for found in pattern.findall(page.read_text()))
 
 
 def block(page: str, first: str) -> Block:
@@ -90,7 +92,7 @@ class Shell:
 
     def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        programs = folder / "bin"
+        programs = folder / ".venv" / "bin"
         programs.mkdir(parents=True)
         command = programs / "ridgeline"
         command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m proxy.cli "$@"\n')

@@ -1,4 +1,4 @@
-"""The how-to pages' commands are run as they stand there, only on other addresses."""
+"""The commands of the README and of the how-to pages are run as they stand there, only on other addresses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import yaml
 
 from simulator.server import WorkerSettings, start_worker
 from tests.certificates import Authority
-from tests.how_to import ROOT, Block, Shell, block, relocated
 from tests.integration.gateway import Gateway, free_ports, running_gateway
+from tests.pages import ROOT, Block, Shell, block, relocated
 
 MODEL = "llama-3.1-8b"
 
@@ -291,3 +291,51 @@ async def test_workers_are_simulated(tmp_path: Path):
 
     assert done.status == 0
     assert done.out.rstrip().endswith("data: [DONE]")
+
+
+async def test_a_newcomers_worker_is_served(tmp_path: Path):
+    """The README's configuration is checked, served and examined as it says, before a worker at the address that it names."""
+    named = [f"127.0.0.1:{port}" for port in (8000, 8080, 8081, 8082)]
+    addresses = dict(zip(named, (f"127.0.0.1:{port}" for port in free_ports(len(named))), strict=True))
+    others = {"observe_listen": addresses["127.0.0.1:8082"], "admin_listen": addresses["127.0.0.1:8081"]}
+    text = relocated(block("README", "# ridgeline.yaml").text, addresses)
+    (tmp_path / "ridgeline.yaml").write_text(text + yaml.safe_dump({**others, "limits": {"drain_grace_seconds": 0}}))
+    made, check, serve, doctor = run_here("README", "make runtime").commands
+    assert made == "make runtime"  # which made the environment that this runs in
+    settings = WorkerSettings(model="my-model", shape=MODEL, gpu="h100-sxm", port=int(addresses[named[0]].rpartition(":")[2]))
+    worker, _ = await start_worker(settings)
+    shell = Shell(tmp_path)
+    try:
+        checked = await shell.run(check)
+        process = await shell.start(serve)
+        await until_ready(f"http://{addresses['127.0.0.1:8080']}", process)
+        assert await ask(f"http://{addresses['127.0.0.1:8080']}", "water", "my-model") == 200
+        examined = await shell.run(doctor)
+        await end(process)
+    finally:
+        await worker.cleanup()
+
+    assert checked.status == 0
+    assert examined.status in {0, 1}, examined
+    assert process.returncode == 0
+
+
+async def test_the_readme_plans_what_it_shows(tmp_path: Path):
+    """The lines that it shows are lines of the sheet."""
+    one = run_here("README", "$ .venv/bin/ridgeline plan")
+
+    done = await Shell(tmp_path).run(one.commands[0])
+
+    shown = [line for line in one.answers[0].splitlines() if line != "…"]
+    assert shown
+    assert [line for line in shown if line not in done.out.splitlines()] == []
+
+
+async def test_the_headline_is_read_by_a_program(tmp_path: Path):
+    """As the page on the live page does it."""
+    one = run_here("live-page", "$ curl -s http://127.0.0.1:8081/api/fleet")
+    async with a_gateway() as gateway:
+        done = await Shell(tmp_path).run(one.commands[0].replace("http://127.0.0.1:8081", gateway.admin_url))
+
+    assert (done.status, done.err) == (0, "")
+    assert re.search(r"\d workers?", done.out)
