@@ -100,7 +100,7 @@ _SMALLEST = Demand(TokenEstimate(0, 0, 0), max_tokens=0)
 
 
 _RATE_SECONDS = 10.0  # over which starts are averaged
-_LONGEST_SECONDS = 60
+LONGEST_RETRY_SECONDS = 60
 
 
 class DrainRate:
@@ -137,4 +137,4 @@ class DrainRate:
         """
         rate = self.per_second(now)
         seconds = otherwise_seconds if not rate else (ahead + 1) / rate
-        return max(1, min(_LONGEST_SECONDS, ceil(seconds)))
+        return max(1, min(LONGEST_RETRY_SECONDS, ceil(seconds)))

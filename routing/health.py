@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import IntEnum
+from math import inf
 
 from routing.topology import HealthRules, Topology
 
@@ -47,6 +48,8 @@ class WorkerHealth:
         "pool",
         "reason",
         "recovered_at",
+        "refused_until",
+        "room",
         "row",
         "seen",
         "trial",
@@ -72,6 +75,8 @@ class WorkerHealth:
         self.ejections = 0  # one soon after another
         self.recovered_at: float | None = None  # after which it starts slowly; None: it has its whole share
         self.busy_until: float | None = None
+        self.refused_until = 0.0  # until then nobody who waits is sent there, if it has refused a request
+        self.room = 0.0  # and afterwards, how many requests it is given at once
         self.unheard_seconds = 0.0  # in which it had requests that others then answered, and gave nothing; since it last did
         self.unheard_until = 0.0
         self.was_up = True  # by its health checks
@@ -111,6 +116,7 @@ class FleetHealth:
         "busy",
         "ejected",
         "half_open",
+        "refusing",
         "share",
         "unheard",
         "workers",
@@ -122,6 +128,7 @@ class FleetHealth:
         self.avoided: set[int] = set()  # indices of those that get no new request while there are others
         self.half_open: set[int] = set()  # of those whose next request is the trial
         self.busy: set[int] = set()
+        self.refusing: dict[str, WorkerHealth] = {}  # those that have refused a request lately because of what they had to do
         self.unheard: dict[str, WorkerHealth] = {}  # those that were outrun and have answered nothing since
         self._window_at = 0.0
         self._trials = 0
@@ -147,6 +154,7 @@ class FleetHealth:
                 kept.index, kept.pool = worker.index, pool.index
                 self.workers[worker.name] = kept
         self.ejected = {name: each for name, each in self.workers.items() if each.until is not None}
+        self.refusing = {name: each for name, each in self.refusing.items() if self.workers.get(name) is each}
         self.unheard = {name: each for name, each in self.unheard.items() if self.workers.get(name) is each}
         self.half_open.clear()
         self.avoided.clear()
@@ -177,6 +185,7 @@ class FleetHealth:
         if worker is not None:
             worker.answered += 1
             worker.row = 0
+            worker.room += 1.0
             if worker.busy_until is not None:
                 worker.busy_until = None
                 self.busy.discard(worker.index)
@@ -242,14 +251,37 @@ class FleetHealth:
         worker = self.unheard.get(name)
         return worker is not None and worker.unheard_seconds >= self._rules.silence_seconds
 
-    def is_busy(self, name: str, seconds: float | None, now: float, trial: int | None = None) -> None:
-        """It refused a request because it has enough to do, and takes more after so many seconds, where it said so."""
+    def is_busy(self, name: str, seconds: float | None, now: float, trial: int | None = None, in_flight: float = 0.0) -> None:
+        """It refused a request because it has enough to do, and takes more after so many seconds, where it said so.
+
+        ``in_flight`` is what it has of the gateway's besides, which is as much as it takes now.
+        """
         worker = self.workers.get(name)
         if worker is not None:
             self.undecided(name, trial)
+            worker.refused_until = now + min(seconds or BUSY_SECONDS, MOST_BUSY_SECONDS)
+            worker.room = max(1.0, in_flight)
+            self.refusing[name] = worker
             if seconds != 0:  # "at once" is as good as not busy
                 worker.busy_until = now + min(BUSY_SECONDS if seconds is None else seconds, MOST_BUSY_SECONDS)
                 self.busy.add(worker.index)
+
+    def closed(self, now: float, in_flight: Sequence[float]) -> list[str]:
+        """Names of workers that a request which waits is not sent to now; none while nobody refuses any.
+
+        One that has refused gets at first what it had then, and one more with each that it answers. One that is left out gets
+        its trial first. ``in_flight`` is by index.
+        """
+        refusing = [
+            name
+            for name, worker in self.refusing.items()
+            if now < worker.refused_until or in_flight[worker.index] >= worker.room
+        ]
+        return [*refusing, *(name for name, worker in self.ejected.items() if worker.index in self.avoided)] if refusing else []
+
+    def seconds_to_room(self, pool: int, now: float) -> float:
+        """When one of a pool's workers that refuse requests said that it takes more; infinite if none does."""
+        return min((each.refused_until - now for each in self.refusing.values() if each.pool == pool), default=inf)
 
     def no_relief(self) -> list[str]:
         """Names of workers that are no help to one that is busy: they are busy too, or would say nothing for long."""
@@ -290,6 +322,8 @@ class FleetHealth:
             if worker.busy_until is not None and now >= worker.busy_until:
                 worker.busy_until = None
                 self.busy.discard(worker.index)
+            if name in self.refusing and now >= worker.refused_until + WINDOW_SECONDS:
+                del self.refusing[name]
             is_up = up[worker.index] != 0.0
             if is_up and not worker.was_up:  # another process, or the same after a rest
                 worker.forget_counts()

@@ -94,7 +94,10 @@ class PoolAdmission(Section):
 
     max_requests_per_worker: Count | None = Field(
         default=None,
-        description="Requests that a worker has at once; null: as the limits model says, or no cap where it cannot say.",
+        description=(
+            "Requests that a worker has at once; null: as the limits model says, or no cap where it cannot say. What is "
+            "tried again may go over it, one that is sent to a second worker as well never does."
+        ),
     )
     max_tokens_per_worker: Count | None = Field(
         default=None,

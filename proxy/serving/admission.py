@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from math import ceil, inf
 from time import monotonic as clock
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from proxy.wire.errors import ProxyError, queue_full, queue_timeout
-from routing.admission import Caps, DrainRate, worker_to_keep
+from routing.admission import LONGEST_RETRY_SECONDS, Caps, DrainRate, worker_to_keep
 from routing.admission_queue import AdmissionQueue, Bounds, Waiting
 from routing.policy import Impossible, choose_pool
 from routing.topology import Pool
@@ -111,7 +112,9 @@ class Admission:
 
     def _retry_after(self, where: tuple[str, str], line: Line, now: float) -> int:
         rate = self._rates.setdefault(where, DrainRate())
-        return rate.retry_after_seconds(now, len(line.queue), line.pool.admission.queue_seconds)
+        seconds = rate.retry_after_seconds(now, len(line.queue), line.pool.admission.queue_seconds)
+        refused = self._state.loads.health.seconds_to_room(line.pool.index, now)  # who refuses has said when to come again
+        return seconds if refused == inf else max(seconds, min(LONGEST_RETRY_SECONDS, ceil(refused)))
 
     def leave(self, exchange: Exchange, now: float, *, is_served: bool = False) -> None:
         """A request waits no longer: it has got a worker, or it has ended."""

@@ -155,6 +155,8 @@ class HedgedExchange(Exchange):
         assert hedge.result is not None
         assert hedge.decision is not None
         self.attempts += hedge.attempts
+        if hedge.result is HedgeResult.FAILED:
+            self._tried = (*self._tried, hedge.decision.worker.name)
         if self.trace is not None and hedge.trace is not None:
             self.trace.join(hedge.trace)
         self.state.loads.count_hedge(

@@ -123,7 +123,14 @@ class Attempts(Progress, ABC):
         snapshot = state.loads.snapshot(is_retry=bool(self._tried))
         if caps is not None:
             snapshot = msgspec.structs.replace(snapshot, caps=caps)
-        decision = decide(prepared, state.endpoints, snapshot, self._tried)
+        closed = state.loads.health.closed(now, snapshot.in_flight)
+        try:
+            decision = decide(prepared, state.endpoints, snapshot, (*self._tried, *closed))
+        except ProxyError:
+            if not closed:
+                raise
+            decide(prepared, state.endpoints, snapshot, self._tried)  # it raises where there will be nobody either
+            return False
         if decision is None:
             return False
         state.admission.leave(self, now, is_served=True)  # type: ignore[arg-type]  # the same
@@ -340,7 +347,7 @@ class Attempts(Progress, ABC):
                 loads.health.failed(decision.worker.name, result, clock(), trial)
             elif result == "busy":
                 seconds = None if self.answer is None else self.answer.retry_after_seconds
-                loads.health.is_busy(decision.worker.name, seconds, clock(), trial)
+                loads.health.is_busy(decision.worker.name, seconds, clock(), trial, loads.in_flight(decision.worker))
             else:
                 loads.health.undecided(decision.worker.name, trial)
             if self.trace is not None:

@@ -18,6 +18,7 @@ from proxy.upstream.attempts import Attempts
 from proxy.upstream.relay import Relay
 from proxy.wire.errors import ProxyError, no_worker
 from proxy.wire.framing import AnswerHead, Framing
+from routing.health import BUSY_SECONDS
 from routing.policy import Decision, Reason
 from routing.retry_budget import backoff_seconds
 from telemetry.record import Phase
@@ -92,7 +93,7 @@ class Failover(Attempts):
         if is_busy and following is not None and not health.is_free(following.worker.index):
             following = self._next((*tried, *health.no_relief()))
         if following is None or (needs_free and not health.is_free(following.worker.index)):
-            return False
+            return is_busy and self._waits_for_room(result, decision, can_keep=can_keep, verdict=verdict)
         now = clock()
         if not state.retry_budget.take(now):
             state.loads.count_refused_retry(decision.pool)
@@ -106,6 +107,35 @@ class Failover(Attempts):
             self._waits = state.loop.call_later(wait, self._ask_next)
         else:
             self._send_to(following, now)
+        return True
+
+    def _waits_for_room(
+        self, result: str, decision: Decision, *, can_keep: bool = False, verdict: Verdict | None = None
+    ) -> bool:
+        """Leave this worker and wait in the queue of the pool, where one of its workers takes more in time.
+
+        Not in a pool of one worker: its word is the client's. When False comes back, nothing has changed.
+        """
+        state, prepared, pool = self.state, self.prepared, decision.pool
+        if prepared is None or self.is_head_sent or len(pool.workers) < 2 or pool.admission.queue_requests < 1:
+            return False
+        now, health = clock(), state.loads.health
+        seconds = health.seconds_to_room(pool.index, now)
+        if result == "busy":
+            said = None if self.answer is None else self.answer.retry_after_seconds
+            seconds = min(seconds, said or BUSY_SECONDS)
+        if seconds >= pool.admission.queue_seconds - self.queue_seconds:
+            return False
+        if not state.retry_budget.take(now):
+            state.loads.count_refused_retry(pool)
+            return False
+        self._turn_from(result, decision, now, can_keep=can_keep)
+        self._verdict = verdict or self._verdict
+        self._tried = tuple(name for name in self._tried if name not in health.refusing)
+        try:
+            self._wait(prepared, now)
+        except ProxyError as error:
+            self.give_up(error)
         return True
 
     def _turn_from(self, result: str, decision: Decision, now: float, *, can_keep: bool = False) -> None:
@@ -173,6 +203,10 @@ class Failover(Attempts):
 
         ``result`` is the label of the attempt under way, if there is one.
         """
+        verdict, decision = self._verdict, self.decision
+        is_waiting = verdict is not None and verdict.answer.status in _BUSY and decision is not None and self._load is not None
+        if is_waiting and decision is not None and self._waits_for_room(result, decision):
+            return
         self._leave_worker(result)
         if self._verdict is not None and not self.is_head_sent:
             self.pass_on(self._verdict)

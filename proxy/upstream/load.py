@@ -19,7 +19,7 @@ from routing.hedging import Withheld
 from routing.policy import ELSEWHERE, Decision, Snapshot
 from routing.ranks import choose_rank
 from routing.ring import Ring, rings_of
-from routing.topology import Pool, Topology
+from routing.topology import Pool, Topology, Worker
 from telemetry.catalog import Scope
 from telemetry.cells import Cells, map_cells
 from telemetry.labels import LABELS
@@ -275,6 +275,10 @@ class WorkerLoads:
         base = self._pool_bases.get((pool.model, pool.name))
         if base is not None:
             self._values[base + _HEDGES_WITHHELD[reason]] += 1.0
+
+    def in_flight(self, worker: Worker) -> float:
+        """Requests that the gateway has at a worker of the topology in force, or at another one now in its place."""
+        return self._requests[worker.index] if worker.index < len(self._requests) else 0.0
 
     def with_queues(self, pool: Pool) -> set[int]:
         """Indices of the pool's workers that had requests waiting when control last read their metrics."""

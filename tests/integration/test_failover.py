@@ -49,6 +49,7 @@ async def scene() -> AsyncIterator[Scene]:
     config = {
         "retries": {"budget_per_second": 1000, "backoff_seconds": 0.5},
         "health": {"max_ejected_ratio": 0},
+        "admission": {"queue_seconds": 3},
     }
     async with running_scene(pools, config=config, workers={"pair": 2, "four": 4, "hasty": 2, "early": 2}) as one:
         yield one
@@ -412,8 +413,8 @@ async def test_when_all_accept_and_say_nothing_attempts_are_few() -> None:
 
 
 async def test_a_busy_worker_is_not_followed_by_another_that_is_busy() -> None:
-    """While the only other worker has just said that it is busy, a refusal is passed on, with its own Retry-After."""
-    async with running_scene({"pair": {}}, workers={"pair": 2}) as scene:
+    """While neither worker takes more within the time that a request may wait, a refusal is passed on as it is."""
+    async with running_scene({"pair": {"admission": {"queue_seconds": 2}}}, workers={"pair": 2}) as scene:
         first = await ask(scene, [Send(plain(503, an_error(503), [("retry-after", "30")]))], GOOD)
         second = await ask(scene, [Send(plain(429, an_error(429), [("retry-after", "3")]))], GOOD)
 
@@ -424,7 +425,8 @@ async def test_a_busy_worker_is_not_followed_by_another_that_is_busy() -> None:
 
 
 async def test_one_that_is_left_out_serves_what_the_only_other_one_refuses() -> None:
-    """Its errors may be over; a refusal that nobody had to make would reach the client. One that said nothing is not asked."""
+    """Its errors may be over; a refusal that nobody had to make would reach the client. One that said nothing is not asked:
+    the request waits until the other takes it."""
     health = {"ejection_seconds": 60, "failures_in_row": 1, "max_ejected_ratio": 0.5}
     pools: dict[str, dict[str, Any]] = {"errs": {}, "hangs": {"limits": {"first_byte_seconds": 1}}}
     refusal: list[Step] = [Send(plain(429, an_error(429), [("retry-after", "0")]))]
@@ -432,11 +434,59 @@ async def test_one_that_is_left_out_serves_what_the_only_other_one_refuses() -> 
         first = await ask(scene, [Send(plain(500, an_error(500)))], GOOD, model="errs")
         served = await ask(scene, refusal, GOOD, model="errs")
         silent = await ask(scene, [Hang()], GOOD, model="hangs")
-        refused = await ask(scene, refusal, GOOD, model="hangs")
+        waited = await ask(scene, refusal, GOOD, model="hangs")
 
-    assert [one.record["outcome"] for one in (first, served, silent)] == ["ok"] * 3
+    assert [one.record["outcome"] for one in (first, served, silent, waited)] == ["ok"] * 4
     assert served.record["worker"] == scene.arrivals(first.record["request_id"])[0].headers["host"]
-    assert (refused.answer.status, refused.record["attempts"]) == (429, 1)
+    hosts = [each.headers["host"] for each in scene.arrivals(waited.record["request_id"])]
+    assert hosts == [silent.record["worker"]] * 2
+    assert 0.9 < waited.record["queue_seconds"] < 2
+
+
+async def test_a_refusal_waits_while_nobody_else_takes_more() -> None:
+    """With both workers busy for a second or two, a request waits for the one that said to be free first, and is served."""
+    refusals = [[Send(plain(429, an_error(429), [("retry-after", str(seconds))]))] for seconds in (2, 1)]
+    async with running_scene({"pair": {}}, workers={"pair": 2}) as scene:
+        began = time.monotonic()
+        seen = await ask(scene, *refusals, GOOD)
+        seconds = time.monotonic() - began
+        await scene.quiet()
+    hosts = [each.headers["host"] for each in scene.arrivals(seen.record["request_id"])]
+
+    assert (text_of(seen, stream=True), seen.record["attempts"], seen.record["outcome"]) == ("abc", 3, "ok")
+    assert (hosts[0] != hosts[1], hosts[2]) == (True, hosts[1])
+    assert 0.9 < seen.record["queue_seconds"] <= seconds < 1.9
+
+
+async def test_a_refusal_waits_no_longer_than_a_request_may() -> None:
+    """Then it is told when to come again: no sooner than the worker said. Meanwhile the worker was not asked without end."""
+    refusal: list[Step] = [Send(plain(429, an_error(429), [("retry-after", "1")]))]
+    settings = {"pair": {"admission": {"queue_seconds": 2.5}}}
+    async with running_scene(settings, workers={"pair": 2}) as scene:
+        late = await asyncio.gather(*(ask(scene, refusal) for _ in range(4)))
+        await scene.quiet()
+    asked = [len(scene.arrivals(one.record["request_id"])) for one in late]
+
+    assert {one.answer.status for one in late} <= {503, 429}
+    timed_out = [one for one in late if one.answer.status == 503]
+    assert timed_out
+    for one in timed_out:
+        assert one.answer.head is not None
+        assert 1 <= int(one.answer.head.get("retry-after") or "") <= 60
+        assert b"queue_timeout" in one.answer.body
+        assert 2.4 < one.record["queue_seconds"] < 3.1
+        assert one.record["outcome"] == "rejected"
+    assert sum(asked) <= 4 * 2 + 2 * 2  # each was refused by both, and each worker was tried once a second
+
+
+async def test_what_a_dead_worker_leaves_waits_for_the_one_that_refuses() -> None:
+    """One worker is gone, the other refuses what it has no room for: the request waits for that one."""
+    refusal: list[Step] = [Send(plain(503, an_error(503), [("retry-after", "1")]))]
+    async with running_scene({"pair": {}}, workers={"pair": 2}) as scene:
+        await scene.workers["pair"][0].stop_listening()
+        seen = [await ask(scene, refusal, GOOD) for _ in range(2)]
+
+    assert [(one.record["outcome"], text_of(one, stream=True)) for one in seen] == [("ok", "abc")] * 2
 
 
 async def test_without_a_budget_failures_are_passed_on() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 
 import pytest
 
@@ -485,3 +485,70 @@ def test_being_outrun_is_forgotten_with_the_worker() -> None:
     fleet.adopt(the_topology(2, replace(RULES, silence_seconds=1.0)))
 
     assert not fleet.unheard
+
+
+# Who waits for a worker that refuses requests
+
+
+def test_nobody_who_waits_is_sent_to_a_worker_before_it_takes_more() -> None:
+    """As it said, or after a second; who refused nothing is not concerned."""
+    fleet = a_fleet()
+    assert fleet.closed(0.0, [9.0] * 4) == []
+    assert fleet.seconds_to_room(0, 0.0) == inf
+
+    fleet.is_busy("w-0", 3.0, 0.0)
+    fleet.is_busy("w-1", None, 0.0)
+
+    assert fleet.closed(0.9, [0.0] * 4) == ["w-0", "w-1"]
+    assert fleet.closed(1.0, [0.0] * 4) == ["w-0"]
+    assert fleet.closed(3.0, [0.0] * 4) == []
+    assert fleet.seconds_to_room(0, 0.5) == BUSY_SECONDS - 0.5
+    assert fleet.seconds_to_room(1, 0.5) == inf
+
+
+def test_at_once_means_after_a_second_to_who_waits() -> None:
+    """Or a worker that always says so would be asked without end."""
+    fleet = a_fleet()
+    fleet.is_busy("w-0", 0, 0.0)
+
+    assert fleet.closed(0.9, [0.0] * 4) == ["w-0"]
+    assert not fleet.busy
+
+
+def test_those_who_wait_come_back_one_by_one() -> None:
+    """At first as many as it had when it refused, one at least; one more with each that it answers."""
+    fleet = a_fleet()
+    fleet.is_busy("w-0", 1.0, 0.0, in_flight=3.0)
+    fleet.is_busy("w-1", 1.0, 0.0)
+
+    assert fleet.closed(2.0, [2.0, 0.0, 0.0, 0.0]) == []
+    assert fleet.closed(2.0, [3.0, 1.0, 0.0, 0.0]) == ["w-0", "w-1"]
+    fleet.succeeded("w-0")
+
+    assert fleet.closed(2.0, [3.0, 1.0, 0.0, 0.0]) == ["w-1"]
+
+
+def test_who_waits_is_no_trial_of_a_worker_that_is_left_out_before_its_time() -> None:
+    """While another one refuses, all would go to the one that fails."""
+    fleet = a_fleet()
+    fail(fleet, name="w-1")
+    assert fleet.closed(0.0, [0.0] * 4) == []
+
+    fleet.is_busy("w-0", 1.0, 0.0)
+
+    assert fleet.closed(0.5, [0.0] * 4) == ["w-0", "w-1"]
+    look(fleet, 6.0)
+    assert fleet.closed(6.0, [0.0] * 4) == []
+
+
+def test_a_refusal_is_forgotten() -> None:
+    """Some time after the worker takes more again, and with the worker."""
+    fleet = a_fleet()
+    fleet.is_busy("w-0", 1.0, 0.0)
+    fleet.is_busy("w-3", 60.0, 0.0)
+    look(fleet, 1.0 + WINDOW_SECONDS)
+    assert list(fleet.refusing) == ["w-3"]
+
+    fleet.adopt(the_topology(2))
+
+    assert not fleet.refusing
