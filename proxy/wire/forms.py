@@ -71,7 +71,9 @@ def read_form(body: bytes, boundary: bytes) -> Mapping[str, Span]:
         end = body.find(b"\r\n" + mark, head_end + 2)
         if end < 0:
             raise _no_form("its last boundary is missing")
-        found[_name_of(body[head_start:head_end])] = (head_end + 4, max(end, head_end + 4))
+        if end < head_end + 4:  # to some readers it ends there, and to others it goes on behind that boundary
+            raise _no_form("a part has no line of its own for its value")
+        found[_name_of(body[head_start:head_end])] = (head_end + 4, end)
         start = end + 2
     raise _no_form(f"it has more than {_MOST_PARTS} parts")
 

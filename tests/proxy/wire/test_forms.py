@@ -155,6 +155,8 @@ def test_line_ends_in_front_of_the_first_boundary(start):
         b"--xyz\r\nno head" + END,
         b"--xyz\r\n" + b"a" * 5000 + b"\r\n\r\n\r\n" + END,
         part("a", b"") * 200 + END,
+        part("model", b"m") + part("model", b"")[:-2] + END,
+        part("model", b"m") + part("x", b"")[:-2] + part("model", b"q") + END,
         part("model", b"m") + b"--xyzzy\r\n" + END,
     ],
     ids=lambda body: repr(body[:12]),
