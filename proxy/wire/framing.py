@@ -20,6 +20,7 @@ MAX_TRAILER_BYTES = 8 * 1024
 
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
+_FRAMING_FIELDS = (b"content-length:", b"transfer-encoding:")  # which no trailer may have (RFC 9110, 6.5.1)
 _RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d{1,6})[ \t]*\r$", re.MULTILINE)
 _PLAIN_SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
 _SIZES = {b"%x" % size: size for size in range(2048)}  # as nearly all chunks write theirs
@@ -187,6 +188,8 @@ def take_answer_head(data: bytes, parse: Callable[[bytes], AnswerHead] = parse_a
             return head, data[end:]
         if head.status >= 300:
             raise FramingError("a redirect, which is not followed")
+        if head.status < 100:
+            raise FramingError("a head without a status")
     raise FramingError("interim answers without end")
 
 
@@ -265,8 +268,8 @@ class ChunkDecoder:
                     raise FramingError("trailer fields without end")
                 if not line:
                     self._state = _ENDED
-                elif _TRAILER.fullmatch(line) is None:  # it could be the next message's head
-                    raise FramingError("a trailer line that is no field")
+                elif _TRAILER.fullmatch(line) is None or line.lower().startswith(_FRAMING_FIELDS):
+                    raise FramingError("a trailer line that is no trailer field")  # it could be the next message's head
             else:
                 break
         if self._state == _ENDED and position < size:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import h11
 
-_SECOND_BLANK = re.compile(rb"\A([A-Z]+) +")
+_MORE_BLANKS = re.compile(rb"\A([A-Z]+) +([^ \r\n]+) +(HTTP/)")
 LARGEST_HEAD_BYTES = 128 * 1024  # more than the gateway takes
 
 
@@ -32,11 +32,11 @@ def requests_in(data: bytes) -> list[Request]:
     """The whole requests at the beginning of ``data``, up to where h11 refuses, waits, or would close.
 
     Two liberties that RFC 9112 gives (sections 2.2 and 3), and that the gateway's parser takes, are taken for h11 beforehand:
-    line ends before a request are skipped, and so are blanks behind its method.
+    line ends before a request are skipped, and so are more blanks than one around its target.
     """
     found: list[Request] = []
     while data:
-        data = _SECOND_BLANK.sub(rb"\1 ", data.lstrip(b"\r\n"), count=1)
+        data = _MORE_BLANKS.sub(rb"\1 \2 \3", data.lstrip(b"\r\n"), count=1)
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=LARGEST_HEAD_BYTES)
         try:
             connection.receive_data(data)

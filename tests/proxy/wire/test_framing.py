@@ -173,6 +173,13 @@ def test_interim_heads_are_passed_over():
     assert (head.status, rest) == (200, b"hi")
 
 
+@pytest.mark.parametrize("start", [b"\r\n\r\n", b"HTTP/1.1 099 -\r\n\r\n", b"HTTP/1.1 000 -\r\n\r\n"])
+def test_what_has_no_status_is_no_interim_head(start):
+    """Empty lines and impossible numbers in front of an answer are refused, as other readers do."""
+    with pytest.raises(FramingError):
+        take_answer_head(start + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+
+
 @pytest.mark.parametrize("cut", range(1, 38))
 def test_an_unfinished_head_waits(cut):
     """A head without its blank line gives nothing, and back what has to be kept, without interim heads."""
@@ -254,6 +261,8 @@ def test_chunked_bodies(body, payload):
         b"0\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
         b"3;" + b"x" * MAX_SIZE_LINE_BYTES + b"\r\nabc\r\n",
         b"3;" + b"x" * MAX_SIZE_LINE_BYTES,
+        b"0\r\nContent-Length: 5\r\n\r\n",
+        b"0\r\nX: 1\r\ntransfer-encoding: chunked\r\n\r\n",
         b"0\r\nX: " + b"x" * MAX_TRAILER_BYTES,
         b"0\r\n" + b"X: 0123456789\r\n" * (MAX_TRAILER_BYTES // 10),
     ],
