@@ -151,7 +151,8 @@ def _samples(page: bytes, name: bytes) -> list[float]:
         end = page.find(b"\n", start)
         behind = start + len(name)
         if (start == 0 or page[start - 1 : start] == b"\n") and page[behind : behind + 1] in (b"{", b" "):
-            value, *_ = page[behind:end].rpartition(b"}")[2].split() or [b""]  # a time stamp may follow
+            text = page[behind:end]
+            value, *_ = (text.rpartition(b"}")[2] if text.startswith(b"{") else text).split() or [b""]  # a time stamp may follow
             try:
                 values.append(float(value))
             except ValueError:

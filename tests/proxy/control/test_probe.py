@@ -100,6 +100,7 @@ def test_page_of_old_versions() -> None:
         (b"vllm:num_requests_running{} four\n", None),
         (b'vllm:num_requests_running{engine="0"} 4\nvllm:num_requests_running{engine="1"} NaN\n', None),
         (b"# vllm:num_requests_running 4\n", None),
+        (b'vllm:num_requests_running 4 and{engine="0"} 5\n', 4.0),
     ],
 )
 def test_lines_of_a_page(line: bytes, running: float | None) -> None:
