@@ -152,7 +152,9 @@ def _samples(page: bytes, name: bytes) -> list[float]:
         behind = start + len(name)
         if (start == 0 or page[start - 1 : start] == b"\n") and page[behind : behind + 1] in (b"{", b" "):
             text = page[behind:end]
-            value, *_ = (text.rpartition(b"}")[2] if text.startswith(b"{") else text).split() or [b""]  # a time stamp may follow
+            value, *_ = (text.rpartition(b"}")[2] if text.startswith(b"{") else text).split() or [
+                b""
+            ]  # a time stamp may follow
             try:
                 values.append(float(value))
             except ValueError:
