@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +104,13 @@ def test_new_faults_begin_anew():
 
     assert (switch.seen, switch.hit, switch.draw().crlf) == (0, 0, True)
     assert repr(switch) == "<FaultSwitch {'crlf': True, 'count': 1}, 1 of 1 hit>"
+
+
+def test_what_the_gateway_makes_of_every_fault_has_a_test():
+    """In one file, where a page sends its readers. Two fields pick requests and are no fault."""
+    source = (Path(__file__).parents[1] / "integration" / "test_faults_of_workers.py").read_text()
+    picks = {"probability", "seed"}
+
+    named = set(re.findall(r"\b(\w+)=", source)) | set(re.findall(r'"([\w-]+)"', source))
+    assert {each.name for each in fields(Faults)} - picks <= named
+    assert {end for end in End if f"End.{end.name}" not in source and end not in named} == set()
