@@ -7,7 +7,6 @@ that ran, the engine's chunks and the experts that many tokens reach. *Expected*
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
@@ -18,8 +17,7 @@ from roofline.expected import Losses, expected_of
 from roofline.work import Routing, Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """What else the worker did while the request ran, as means over the time of the figure in question.
 
     ``running`` counts other sequences that were decoding (not the request itself), ``context_tokens`` is the mean of their

@@ -113,7 +113,7 @@ def decode_around(record: RequestRecord, yardstick: Yardstick) -> Surroundings:
 def _around(record: RequestRecord, requests: float | None, prompt_tokens: float | None, yardstick: Yardstick) -> Surroundings:
     # Others are half way through their answers in the mean, which are taken to be as long as this one.
     context = round((prompt_tokens or 0.0) + (record.completion_tokens or 0) / 2)
-    return Surroundings(running=requests or 0.0, context_tokens=context, chunk_tokens=yardstick.chunk_tokens)
+    return Surroundings(requests or 0.0, context, yardstick.chunk_tokens)
 
 
 def _ttft(record: RequestRecord, yardstick: Yardstick, prompt: int, cached: int | None, measured: float) -> Held:

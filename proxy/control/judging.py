@@ -114,7 +114,9 @@ class Judge:
         if cells is not None:
             for (_, _, worker), place in self._places.items():
                 base = place.worker_base
-                lately = self._lately.setdefault(worker, Lately())
+                lately = self._lately.get(worker)
+                if lately is None:
+                    lately = self._lately[worker] = Lately()
                 lately.probed.look(now, cells[base + _WAITING], cells[base + _KV_USAGE])
 
     def take(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
@@ -124,11 +126,17 @@ class Judge:
             try:
                 found.append(self._judged(record))
                 if record.outcome is Outcome.OK and record.worker is not None:
-                    self._pools.setdefault((record.model, record.pool), PoolLately()).take(found[-1])
+                    self._lately_of(record.model, record.pool).take(found[-1])
             except Exception:
                 _log.exception("request %s could not be judged", record.request_id)
                 found.append(record)
         return found
+
+    def _lately_of(self, model: str, pool: str) -> PoolLately:
+        known = self._pools.get((model, pool))
+        if known is None:
+            known = self._pools[model, pool] = PoolLately()
+        return known
 
     def advice(self) -> dict[str, tuple[Advice, ...]]:
         """What the recent requests of each pool suggest to set otherwise, by model and pool."""
