@@ -7,7 +7,6 @@ blocks and waits again, to compute anew what is then no longer found in the cach
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from simulator.engine.blocks import BlockPool
@@ -95,21 +94,15 @@ class Batch:
 
     def _grow_decoding(self, plan: Plan) -> None:
         """A block for every decoding sequence whose blocks are full."""
-        due = self.decoding.due
-        if due and not self.grow(due):
-            for sequence in list(due):
-                if sequence.request.identifier not in self.decoding.members:
-                    continue  # preempted for one of the others
-                if self.pool.take(1) or self._make_room(1, sequence, plan):
-                    sequence.blocks += 1
-
-    def grow(self, due: Collection[Sequence]) -> bool:
-        """A block for each of these. False, and nothing happens, if there are not so many."""
-        if not self.pool.take(len(due)):
-            return False
-        for sequence in due:
-            sequence.blocks += 1
-        return True
+        decoding = self.decoding
+        if decoding.steps_within(self.pool.free, 1, decoding.tick):
+            self.pool.take(decoding.grow(1, decoding.tick))
+            return
+        for sequence in list(decoding.due):
+            if sequence.request.identifier not in decoding.members:
+                continue  # preempted for one of the others
+            if self.pool.take(1) or self._make_room(1, sequence, plan):
+                sequence.blocks += 1
 
     def _plan_single(self, plan: Plan, budget: int) -> int:
         """Chunks of running prefills, and drafts to verify. Returns what is left of the step's tokens."""

@@ -7,7 +7,7 @@ it needs another block at every multiple of the block's size, attention windows 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from simulator.engine.sequence import Sequence
 from simulator.engine.timing import Window
@@ -44,6 +44,48 @@ class DecodeGroup:
     def ends_next(self) -> bool:
         """Whether the next step brings somebody's last token."""
         return self.tick + 1 in self.ends_by_tick
+
+    @property
+    def ends_at(self) -> int:
+        """The tick of the next last token of anybody; there must be a member."""
+        return min(self.ends_by_tick)
+
+    def steps_within(self, blocks: int, most: int, tick: int) -> int:
+        """How many of ``most`` steps, the first of which begins at ``tick``, can grow with so many blocks."""
+        size = self._block_tokens
+        if len(self.members) * (most // size + 1) <= blocks:
+            return most
+        for steps in range(most):
+            blocks -= len(self.due_by_tick[(tick + steps) % size])
+            if blocks < 0:
+                return steps
+        return most
+
+    def grow(self, steps: int, tick: int) -> int:
+        """Note the blocks that so many steps need, the first of which begins at ``tick``. Returns how many these are."""
+        size = self._block_tokens
+        rounds, rest = divmod(steps, size)
+        taken = 0
+        for place in range(size if rounds else rest):
+            due = self.due_by_tick[(tick + place) % size]
+            if due:
+                each = rounds + (place < rest)
+                taken += each * len(due)
+                for sequence in due:
+                    sequence.blocks += each
+        return taken
+
+    def pass_steps(self, steps: int) -> None:
+        """Everybody has computed so many tokens, none of which is the last of anybody."""
+        self.context_tokens += steps * len(self.members)
+        for window in self._windows:
+            for tick in range(self.tick + 1, self.tick + steps + 1):
+                window.advance(tick)
+        self.tick += steps
+
+    def windowed_ahead(self, steps: int) -> Iterable[tuple[int, ...]]:
+        """What `windowed_tokens` will be after each of so many steps."""
+        return zip(*(window.ahead(self.tick, steps) for window in self._windows), strict=True)
 
     def computed(self, sequence: Sequence) -> int:
         """Tokens of a member whose KV cache exists."""
@@ -82,16 +124,8 @@ class DecodeGroup:
 
     def advance(self) -> list[Sequence]:
         """Everybody has computed a token. Returns whose output is complete; they are still members."""
-        self.tick += 1
-        self.context_tokens += len(self.members)
-        self.pass_windows(self.tick)
+        self.pass_steps(1)
         return self.ends_by_tick.pop(self.tick, [])
-
-    def pass_windows(self, tick: int) -> tuple[int, ...]:
-        """Everybody has computed the token of this tick, as far as windows go. Returns what `windowed_tokens` is then."""
-        for window in self._windows:
-            window.advance(tick)
-        return self.windowed_tokens
 
 
 class _WindowSum:
@@ -131,6 +165,21 @@ class _WindowSum:
             self._turns.setdefault(tick + self.window.tokens, {}).update(turned)
         else:
             self._growing -= len(turned)
+
+    def ahead(self, tick: int, steps: int) -> list[int]:
+        """What ``tokens`` will be after each of so many steps that follow ``tick``."""
+        tokens, growing, found = self.tokens, self._growing, []
+        again: dict[int, int] = {}  # members whose windows turn once more, by tick
+        for at in range(tick + 1, tick + steps + 1):
+            tokens += growing
+            turned = len(self._turns.get(at, ())) + again.get(at, 0)
+            if turned and self.window.is_chunked:
+                tokens -= turned * self.window.tokens
+                again[at + self.window.tokens] = turned
+            else:
+                growing -= turned
+            found.append(tokens)
+        return found
 
     def _turn(self, sequence: Sequence, tick: int) -> int | None:
         """The tick at which the sequence's reads begin anew or stop growing; ``None``: they have stopped."""

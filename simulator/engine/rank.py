@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
 from operator import eq
 
 from simulator.draws import Draws
 from simulator.engine.batch import Batch, Plan
 from simulator.engine.drafts import Acceptance
 from simulator.engine.sequence import Sequence
-from simulator.engine.timing import Part, StepWork
+from simulator.engine.timing import NoiseAhead, Part, StepWork
 from simulator.engine.values import Controls, EngineSettings, Progress, Request, Step, Totals
+
+_STRETCH = 128  # steps that are planned ahead at most
 
 
 class Rank:
@@ -24,8 +28,10 @@ class Rank:
         self._batch = Batch(settings, controls, self.totals)
         self._plan = Plan()  # of the step in flight
         self._step: Step | None = None
-        self._ends_at = 0.0  # of a step that `run` left in flight
-        self._step_draws = Draws(settings.seed, f"steps of rank {number}")
+        self._ends_at = 0.0  # of a step that `_coast_verifying` left in flight
+        self._ends: list[float] = []  # of the step in flight and of those planned behind it ...
+        self._durations: list[float] = []  # ... and how long they take
+        self._noise = NoiseAhead(settings.noise, Draws(settings.seed, f"steps of rank {number}"))
         self._acceptance = Acceptance(settings.speculation, Draws(settings.seed, f"drafts of rank {number}"), self.totals)
 
     def __repr__(self) -> str:
@@ -84,70 +90,82 @@ class Rank:
         self._step = self._step._replace(seconds=seconds)
         return self._step
 
-    def run(self, now: float, until: float, passed: list[float] | None = None) -> tuple[Step | None, float]:
-        """Plan a step that begins at ``now``; while steps bring nothing but decode tokens that are not the last of anybody, and
-        end by ``until``, book them and plan the next. Nothing else may happen to the rank by ``until``.
+    @property
+    def step_in_flight(self) -> Step | None:
+        """What `schedule` or `run` returned last, unless it has been completed or `cut`; ``None`` if there is nothing to do."""
+        return self._step
 
-        Returns the step in flight and when it ends; ``None`` if there is nothing to do. Ends of steps that were booked are
-        added to ``passed``; none of them began with a preemption. What comes of it is bit for bit what comes of `schedule` and
-        `complete` in turn.
+    def run(self, now: float, until: float, passed: list[float] | None = None) -> tuple[Step | None, float]:
+        """Plan a step that begins at ``now``, and those after it, as long as they bring nothing but decode tokens that are not
+        the last of anybody. Where these verify drafts, only as long as they end by ``until``, before which nothing else may
+        happen to the rank.
+
+        Returns a step and when the last of them ends, which is when to call `catch_up` and then `complete`; ``None`` if there
+        is nothing to do. Should anything happen to the rank before, call `catch_up` and `cut`. Ends of steps that were booked
+        are added to ``passed``; none of them began with a preemption. What comes of it is bit for bit what comes of `schedule`
+        and `complete` in turn.
         """
-        decoding = self._batch.decoding
         while True:
             step = self.schedule()
             if step is None:
                 return None, now
             end = now + step.seconds
-            if end > until or step.preempted:
+            if step.preempted:
                 return step, end
-            if self._plan.parts:
-                if not self._verifies_alone(step):
-                    return step, end
-                now = self._coast_verifying(step, end, until, passed)
-            elif decoding.ends_next:
+            if not self._plan.parts:
+                return step, self._look_ahead(step, end)
+            if end > until or not self._verifies_alone(step):
                 return step, end
-            else:
-                now = self._coast(end, until, passed)
+            now = self._coast_verifying(step, end, until, passed)
             if self._step is not None:
                 return self._step, self._ends_at
 
-    def _coast(self, end: float, until: float, passed: list[float] | None) -> float:
-        """Book the step in flight, which ends at ``end``, and others like it, until there is more to do than decoding.
+    def _look_ahead(self, step: Step, end: float) -> float:
+        """Plan what follows the step in flight, which ends at ``end``, as long as it is the same. Returns when that is over."""
+        batch, decoding = self._batch, self._batch.decoding
+        count, tick = len(decoding.members), decoding.tick + 1
+        steps = 0 if batch.waiting and batch.may_admit() else min(_STRETCH, decoding.ends_at - tick)
+        if steps > 0:
+            steps = decoding.steps_within(batch.pool.free, steps, tick)
+        if steps <= 0:
+            return end
+        context = decoding.context_tokens + count
+        contexts = range(context, context + steps * count, count)
+        windows = decoding.windowed_ahead(steps) if self._timer.windows else ()
+        durations, factor = self._timer.decoding(count)(contexts, windows), self._controls.slow_factor
+        if factor != 1.0:
+            durations = [seconds * factor for seconds in durations]
+        durations = self._noise.ahead(durations)
+        self._durations = [step.seconds, *durations]
+        self._ends = list(accumulate(durations, initial=end))
+        return self._ends[-1]
 
-        Returns the instant reached. The step in flight then, if there is one, is past ``until`` or somebody's last.
+    def catch_up(self, now: float, passed: list[float] | None = None) -> None:
+        """Book the steps that have ended by ``now``, but for the last of those that were planned by `run`."""
+        steps = min(bisect_right(self._ends, now), len(self._ends) - 1)
+        if steps <= 0:
+            return
+        decoding = self._batch.decoding
+        self.totals.steps += steps
+        self.totals.generation_tokens += steps * len(decoding.members)
+        decoding.pass_steps(steps)
+        self._batch.pool.take(decoding.grow(steps, decoding.tick - steps + 1))  # there were enough when they were planned
+        self._noise.skip(steps)
+        if passed is not None:
+            passed += self._ends[:steps]
+        del self._ends[:steps], self._durations[:steps]
+
+    def cut(self) -> tuple[Step, float] | None:
+        """Forget what was planned behind the step in flight, of which `catch_up` has been told. Returns a step that takes its
+        place, and when it ends; ``None`` if nothing was planned behind it.
         """
-        batch, noise, slow_factor = self._batch, self._settings.noise, self._controls.slow_factor
-        decoding = batch.decoding
-        due_by_tick, ends_by_tick, size = decoding.due_by_tick, decoding.ends_by_tick, self._settings.block_tokens
-        count, waiting = len(decoding.members), len(batch.waiting)
-        is_noisy, has_windows = not noise.is_none, bool(self._timer.windows)
-        duration = self._timer.decoding(count)
-        first_tick = tick = decoding.tick
-        context, windowed = decoding.context_tokens, decoding.windowed_tokens
-        self._step = None
-        while True:
-            tick += 1
-            context += count
-            if has_windows:
-                windowed = decoding.pass_windows(tick)
-            now = end
-            if passed is not None:
-                passed.append(end)
-            due = due_by_tick[tick % size]
-            if (waiting and batch.may_admit()) or (due and not batch.grow(due)):
-                break
-            seconds = duration(context, windowed) * slow_factor
-            if is_noisy:
-                seconds = noise.applied(seconds, self._step_draws)
-            end = now + seconds
-            if end > until or tick + 1 in ends_by_tick:
-                self._step = Step(self.number, seconds, count, 0, context, (), ())
-                self._ends_at = end
-                break
-        decoding.tick, decoding.context_tokens = tick, context
-        self.totals.steps += tick - first_tick
-        self.totals.generation_tokens += (tick - first_tick) * count
-        return now
+        if len(self._ends) < 2:
+            return None
+        end, decoding = self._ends[0], self._batch.decoding
+        count = len(decoding.members)
+        self._step = Step(self.number, self._durations[0], count, 0, decoding.context_tokens, (), ())
+        self._ends, self._durations = [], []
+        return self._step, end
 
     def _verifies_alone(self, step: Step) -> bool:
         """Whether the step in flight does nothing but verify drafts, for everybody who runs, and others like it would too."""
@@ -156,7 +174,9 @@ class Rank:
         return bool(self._acceptance.drafts) and alone and most <= self._settings.step_tokens
 
     def _coast_verifying(self, step: Step, end: float, until: float, passed: list[float] | None) -> float:
-        """The same as `_coast` for steps that verify drafts."""
+        """Book the step in flight, which ends at ``end``, and others like it, as long as they end by ``until`` and are nobody's
+        last. Returns the instant reached. The step in flight then, if there is one, is past ``until`` or somebody's last.
+        """
         batch, acceptance, timer = self._batch, self._acceptance, self._timer
         pool, size, drafts = batch.pool, self._settings.block_tokens, acceptance.drafts
         sequences = list(batch.single.values())
@@ -195,7 +215,7 @@ class Rank:
             if not has_room or (batch.waiting and batch.may_admit()):
                 break
             work = StepWork(0, 0, windowed, tuple(parts))
-            seconds = self._settings.noise.applied(timer.seconds(work) * self._controls.slow_factor, self._step_draws)
+            seconds = self._noise.take(timer.seconds(work) * self._controls.slow_factor)
             end = now + seconds
             step = Step(self.number, seconds, tokens, 0, sum(pasts), (), ())
             if end > until:
@@ -216,6 +236,7 @@ class Rank:
         if step is not self._step:
             raise RuntimeError("this step is not in flight")
         self._step = None
+        self._ends, self._durations = [], []
         decoding = self._batch.decoding
         self.totals.steps += 1
         self.totals.generation_tokens += len(decoding.members)
@@ -255,7 +276,7 @@ class Rank:
                 verified += tokens
                 parts.append(Part(past, tokens, tokens))
         work = StepWork(len(decoding.members), decoding.context_tokens, decoding.windowed_tokens, tuple(parts))
-        seconds = self._settings.noise.applied(self._timer.seconds(work) * self._controls.slow_factor, self._step_draws)
+        seconds = self._noise.take(self._timer.seconds(work) * self._controls.slow_factor)
         return Step(
             self.number, seconds, work.decoding + verified, prefill, context, tuple(plan.admitted), tuple(plan.preempted)
         )

@@ -6,6 +6,7 @@ the two can differ is the point.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import pow as power
 from typing import NamedTuple
@@ -16,6 +17,8 @@ from roofline.expected import DEFAULT_LOSSES, Losses
 from roofline.terms import AttentionTerm
 from roofline.work import Span, attended
 from simulator.engine.timing import DecodeSeconds, Part, StepWork, Window
+
+_SURELY_LESS = 1.0 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,16 +167,25 @@ class RooflineTimer:
         compute_windows, memory_windows = by_compute.window_seconds_per_token, by_memory.window_seconds_per_token
         overhead, exchange = self._overhead_seconds, count * self._exchange
 
-        def plain(context: int, _: tuple[int, ...]) -> float:
-            compute, memory = compute_base + context * compute_each, memory_base + context * memory_each
-            return (max(memory, compute)) + overhead + exchange
+        def plain(contexts: range, _: Iterable[tuple[int, ...]]) -> list[float]:
+            ends = (contexts[0], contexts[-1])
+            # Both grow by a straight line: what is larger at both ends, by more than rounding, is larger in between.
+            if all(compute_base + at * compute_each < _SURELY_LESS * (memory_base + at * memory_each) for at in ends):
+                return [(memory_base + context * memory_each) + overhead + exchange for context in contexts]
+            return [
+                max(compute_base + context * compute_each, memory_base + context * memory_each) + overhead + exchange
+                for context in contexts
+            ]
 
-        def windowed(context: int, windows: tuple[int, ...]) -> float:
-            compute, memory = compute_base + context * compute_each, memory_base + context * memory_each
-            for place, read in enumerate(windows):
-                compute += read * compute_windows[place]
-                memory += read * memory_windows[place]
-            return max(compute, memory) + overhead + exchange
+        def windowed(contexts: range, windows: Iterable[tuple[int, ...]]) -> list[float]:
+            found = []
+            for context, reads in zip(contexts, windows, strict=True):
+                compute, memory = compute_base + context * compute_each, memory_base + context * memory_each
+                for place, read in enumerate(reads):
+                    compute += read * compute_windows[place]
+                    memory += read * memory_windows[place]
+                found.append(max(compute, memory) + overhead + exchange)
+            return found
 
         return windowed if self.windows else plain
 

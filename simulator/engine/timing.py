@@ -52,8 +52,8 @@ class StepWork(NamedTuple):
         return self.decoding + sum(part.new for part in self.parts)
 
 
-DecodeSeconds = Callable[[int, tuple[int, ...]], float]
-"""Duration of a decode step from the context tokens and the windowed tokens of its `StepWork`."""
+DecodeSeconds = Callable[[range, Iterable[tuple[int, ...]]], list[float]]
+"""Durations of decode steps one after another, from the context tokens and the windowed tokens of the `StepWork` of each."""
 
 
 class StepTimer(Protocol):
@@ -119,7 +119,7 @@ class ConstantTimer:
     def decoding(self, count: int) -> DecodeSeconds:
         """The same for decode steps."""
         step, each = self.step_seconds + self.sequence_seconds * count, self.context_seconds_per_token
-        return lambda context, _: step + each * context
+        return lambda contexts, _: [step + each * context for context in contexts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +139,36 @@ class Noise:
         """Whether it changes nothing."""
         return not self.sigma and not self.stall_ratio
 
-    def applied(self, seconds: float, draws: Draws) -> float:
-        """A duration with noise on it; exactly the same duration, and nothing drawn, if there is none."""
-        if self.sigma:
-            seconds *= exp(self.sigma * draws.normal() - 0.5 * self.sigma * self.sigma)
-        if self.stall_ratio and draws.happens(self.stall_ratio):
-            seconds += self.stall_seconds
-        return seconds
+    def drawn(self, draws: Draws) -> tuple[float, float]:
+        """For one step: the factor on its time, and how many seconds longer it takes. Draws nothing if there is no noise."""
+        factor = exp(self.sigma * draws.normal() - 0.5 * self.sigma * self.sigma) if self.sigma else 1.0
+        return factor, self.stall_seconds if self.stall_ratio and draws.happens(self.stall_ratio) else 0.0
+
+
+class NoiseAhead:
+    """Noise on steps one after another, which may be looked at before they are taken."""
+
+    def __init__(self, noise: Noise, draws: Draws) -> None:
+        self._noise = noise
+        self._draws = draws
+        self._drawn: list[tuple[float, float]] = []  # factor, and seconds more, of the next steps
+
+    def take(self, seconds: float) -> float:
+        """The next step, which would take so long."""
+        if self._noise.is_none:
+            return seconds
+        (disturbed,) = self.ahead([seconds])
+        self.skip(1)
+        return disturbed
+
+    def ahead(self, durations: list[float]) -> list[float]:
+        """The next steps, which would take so long. They are still to be taken, or skipped."""
+        if self._noise.is_none:
+            return durations
+        while len(self._drawn) < len(durations):
+            self._drawn.append(self._noise.drawn(self._draws))
+        return [seconds * factor + added for seconds, (factor, added) in zip(durations, self._drawn, strict=False)]
+
+    def skip(self, steps: int) -> None:
+        """So many steps have been taken as `ahead` told."""
+        del self._drawn[:steps]

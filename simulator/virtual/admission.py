@@ -73,7 +73,7 @@ class _QueuedRun(Run):
     def _snapshot(self, caps: Caps) -> Snapshot:
         fleet = self._fleet
         return Snapshot(
-            is_up=[1.0] * len(fleet.engines),
+            is_up=[1.0] * len(fleet.in_flight),
             load_tokens=fleet.load_tokens,
             turn=fleet.turn,
             in_flight=fleet.in_flight,

@@ -23,17 +23,24 @@ from telemetry.measurements import Measurements
 class Fleet:
     """What may be looked at when a worker is chosen. Engines are as they are at this instant, the choice not yet made."""
 
-    __slots__ = ("engines", "in_flight", "load_tokens", "now", "turn")
+    __slots__ = ("_catch_up", "_engines", "in_flight", "load_tokens", "now", "turn")
 
-    def __init__(self, engines: Sequence[Engine]) -> None:
-        self.engines = engines
+    def __init__(self, engines: Sequence[Engine], catch_up: Callable[[], None]) -> None:
+        self._engines = engines
+        self._catch_up = catch_up
         self.now = 0.0  # seconds from the start of the trace
         self.turn = 0  # requests chosen for so far
         self.in_flight = [0] * len(engines)  # requests sent and not answered
         self.load_tokens = [0] * len(engines)  # their prompts and declared outputs (or outputs), in tokens
 
     def __repr__(self) -> str:
-        return f"<Fleet of {len(self.engines)} at {self.now:.6f} s, {sum(self.in_flight)} in flight>"
+        return f"<Fleet of {len(self._engines)} at {self.now:.6f} s, {sum(self.in_flight)} in flight>"
+
+    @property
+    def engines(self) -> Sequence[Engine]:
+        """All of them. What they have planned ahead and what is over by now is booked first, which takes a while."""
+        self._catch_up()
+        return self._engines
 
 
 Choose = Callable[[Arrival, Fleet], int | None]
@@ -153,7 +160,9 @@ class Run:
         gap_bounds: Sequence[float] | None,
         tell: Tell | None,
     ) -> None:
-        self._fleet = Fleet(engines)
+        self._fleet = Fleet(engines, self._catch_up_all)
+        self._engines = engines
+        self._verifies = any(engine.settings.speculation for engine in engines)
         self._choose = choose
         self._overhead_seconds = [engine.settings.timer.request_overhead_seconds for engine in engines]
         self._skips_ahead = skips_ahead and tell is None
@@ -187,7 +196,10 @@ class Run:
             # Of what happens at the same instant, ends of steps come first, and first steps of idle ranks come last.
             if steps and (not coming or steps[0][0] <= coming[0][0]):
                 now, place, step = heappop(steps)
+                if step is not self._ranks[place].step_in_flight:
+                    continue  # something came, and another one took its place
                 self._fleet.now = now
+                self._catch_up(place, now)
                 self._end(step, place, now)
                 self._begin(place, now)
             else:
@@ -206,7 +218,10 @@ class Run:
 
     def _come(self, one: Arrival | Change | Record, now: float) -> None:
         if isinstance(one, Change):
-            one.apply(self._fleet.engines)
+            self._catch_up_all()
+            for place in range(len(self._ranks)):
+                self._cut(place)
+            one.apply(self._engines)
             self._woken |= self._idle
             self._interrupt_lost()
         elif isinstance(one, Record):
@@ -240,19 +255,44 @@ class Run:
 
     def _enter(self, record: Record) -> None:
         arrival, worker = record.arrival, record.worker
+        engine, first = self._engines[worker], self._places[worker]
+        for place in range(first, first + len(engine.ranks)):
+            self._catch_up(place, self._fleet.now)
         try:
-            record.rank = self._fleet.engines[worker].add(
-                str(record.number), arrival.prompt, arrival.output_tokens, priority=arrival.priority
-            )
+            record.rank = engine.add(str(record.number), arrival.prompt, arrival.output_tokens, priority=arrival.priority)
         except ValueError:  # it could never run there
             self._gone(record)
             record.is_refused = True
             return
         if arrival.follow_up is not None:
             heappush(self._thinking, (arrival.follow_up.at_seconds, record.number))
-        place = self._places[worker] + record.rank
+        place = first + record.rank
         if place in self._idle:
             self._woken.add(place)
+        else:
+            self._cut(place)
+
+    def _catch_up(self, place: int, now: float) -> None:
+        """Book what a rank planned ahead and what is over."""
+        self._ranks[place].catch_up(now, self._passed)
+        self._tell_passed(place)
+
+    def _catch_up_all(self) -> None:
+        for place in range(len(self._ranks)):
+            self._catch_up(place, self._fleet.now)
+
+    def _tell_passed(self, place: int) -> None:
+        if self._gaps is not None and self._passed:
+            for at in self._passed:
+                self._gaps[place].step(at)
+            self._passed.clear()
+
+    def _cut(self, place: int) -> None:
+        """Something happens to a rank, which makes what it planned ahead void."""
+        left = self._ranks[place].cut()
+        if left is not None:
+            step, end = left
+            self._fly(place, step, end)
 
     def _begin(self, place: int, now: float) -> None:
         """The next step of a rank, and those after it that concern nobody else, if that is allowed."""
@@ -261,14 +301,11 @@ class Run:
             return
         rank = self._ranks[place]
         if self._skips_ahead:
-            step, end = rank.run(now, self._horizon(now), self._passed)
+            step, end = rank.run(now, self._horizon(now) if self._verifies else now, self._passed)
         else:
             step = rank.schedule()
             end = now if step is None else now + step.seconds
-        if self._gaps is not None and self._passed:
-            for at in self._passed:
-                self._gaps[place].step(at)
-            self._passed.clear()
+        self._tell_passed(place)
         self._idle.add(place)
         if step is not None:
             self._fly(place, step, end)

@@ -74,7 +74,7 @@ def _hash(text: str) -> int:
 
 def _snapshot(fleet: Fleet, rings: Mapping[int, Ring], guidance: Guidance) -> Snapshot:
     return Snapshot(
-        is_up=[1.0] * len(fleet.engines),
+        is_up=[1.0] * len(fleet.in_flight),
         load_tokens=fleet.load_tokens,
         turn=fleet.turn,
         in_flight=fleet.in_flight,

@@ -90,3 +90,35 @@ def test_repr_tells_the_condition():
 
     assert repr(group) == "<DecodeGroup 1 sequences of 30 tokens at tick 0>"
     assert repr(sequence) == "<Sequence r: 30 computed of 30, 1 of 10 generated, 0 blocks>"
+
+
+@given(
+    members=st.lists(st.tuples(st.integers(1, 60), st.integers(30, 60)), min_size=1, max_size=6),
+    before=st.integers(0, 5),
+    steps=st.integers(1, 20),
+    block_tokens=st.sampled_from([1, 4, 16]),
+)
+def test_what_comes_is_known_ahead(members, before, steps, block_tokens):
+    """Reads within windows, and the blocks of steps to come, are what taking the steps one by one gives."""
+    one_by_one, at_once = (DecodeGroup(block_tokens, WINDOWS) for _ in range(2))
+    for group in (one_by_one, at_once):
+        for number, (tokens, output) in enumerate(members):
+            group.join(a_sequence(f"r{number}", tokens, output))
+        group.pass_steps(before)
+    ahead = list(at_once.windowed_ahead(steps))
+    blocks = at_once.grow(steps, at_once.tick)
+    at_once.pass_steps(steps)
+    seen, due = [], []
+    for _ in range(steps):
+        due.append(len(one_by_one.due))
+        one_by_one.grow(1, one_by_one.tick)
+        one_by_one.advance()
+        seen.append(one_by_one.windowed_tokens)
+
+    assert ahead == seen
+    assert blocks == sum(due)
+    assert [one.blocks for one in at_once.members.values()] == [one.blocks for one in one_by_one.members.values()]
+    assert (at_once.tick, at_once.context_tokens) == (one_by_one.tick, one_by_one.context_tokens)
+    for room in {0, blocks - 1, blocks, blocks + 1, 1000} - {-1}:
+        possible = next((number for number in range(steps) if sum(due[: number + 1]) > room), steps)
+        assert one_by_one.steps_within(room, steps, one_by_one.tick - steps) == possible

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from simulator.engine.engine import Engine, EngineSettings, QueuePolicy, Speculation
@@ -335,3 +337,27 @@ def test_speculation_that_cannot_be_is_refused(values):
     """No drafts, or an acceptance outside of 0-1, is an error."""
     with pytest.raises(ValueError, match="drafts are at least 1"):
         Speculation(**values)
+
+
+def test_what_was_planned_ahead_can_be_cut():
+    """A rank that planned steps to the end of an answer books those that are over, and goes on with the one in flight."""
+    run = a_small_run()
+    (rank,) = run.engine.ranks
+    run.engine.add("r", a_prompt(30), 9)
+    prefill, at = rank.run(0.0, inf)
+    assert prefill is not None
+    rank.complete(prefill, tells_all=False)
+    planned, last = rank.run(at, inf)
+    assert (rank.step_in_flight, at, last) == (planned, 1.0, 9.0)  # a token each second; none is told before the last
+
+    rank.catch_up(4.5, ends := [])
+    assert ends == [2.0, 3.0, 4.0]
+    assert (run.engine.totals.generation_tokens, used_blocks(run)) == (4, 3)
+    in_flight = rank.cut()
+    assert in_flight is not None
+    step, end = in_flight
+    assert (end, step.seconds, step.context_tokens, rank.step_in_flight) == (5.0, 1.0, 33, step)
+    assert rank.cut() is None
+    with pytest.raises(RuntimeError, match="not in flight"):
+        rank.complete(planned)
+    assert [one.generated_tokens for one in rank.complete(step)] == [5]

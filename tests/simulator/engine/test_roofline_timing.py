@@ -65,7 +65,8 @@ def test_decode_steps_take_the_same_by_the_shorter_way(model, parallelism):
         for _ in range(50):
             context = random.randrange(count, 40_000 * count)
             windowed = tuple(random.randrange(context) for _ in timer.windows)
-            assert seconds(context, windowed) == timer.seconds(StepWork(count, context, windowed, ()))
+            contexts = range(context, context + 5 * count, count)
+            assert seconds(contexts, [windowed] * 5) == [timer.seconds(StepWork(count, at, windowed, ())) for at in contexts]
 
 
 def test_a_decode_step_is_bound_by_memory_and_a_prefill_by_compute():

@@ -10,7 +10,7 @@ from statistics import fmean, pstdev
 import pytest
 
 from simulator.draws import Draws
-from simulator.engine.timing import ConstantTimer, Noise, Part, StepWork, Window, work_of
+from simulator.engine.timing import ConstantTimer, Noise, NoiseAhead, Part, StepWork, Window, work_of
 
 TIMER = ConstantTimer(step_seconds=0.01, prefill_seconds_per_token=0.001, context_seconds_per_token=0.0001)
 
@@ -68,8 +68,8 @@ def test_decode_steps_take_the_same_by_the_shorter_way():
     """What a timer says of decode steps alone is what it says of the whole work, to the last bit."""
     for timer, count in product((TIMER, replace(TIMER, sequence_seconds=0.0007)), (1, 3, 64)):
         seconds = timer.decoding(count)
-        for context in (1, 777, 123_457):
-            assert seconds(context, ()) == timer.seconds(StepWork(count, context, (), ()))
+        for contexts in (range(1, 2), range(777, 777 + 9 * count, count), range(123_457, 123_457 + count, count)):
+            assert seconds(contexts, ()) == [timer.seconds(StepWork(count, context, (), ())) for context in contexts]
 
 
 def test_no_noise_changes_and_draws_nothing():
@@ -77,14 +77,15 @@ def test_no_noise_changes_and_draws_nothing():
     draws = Draws(1)
 
     assert Noise().is_none
-    assert Noise().applied(0.1, draws) == 0.1
+    assert NoiseAhead(Noise(), draws).take(0.1) == 0.1
+    assert Noise().drawn(draws) == (1.0, 0.0)
     assert draws.uniform() == Draws(1).uniform()
 
 
 def test_noise_keeps_the_mean():
     """The factor has mean 1, and its logarithm the deviation that was asked for."""
-    draws, noise = Draws(1), Noise(sigma=0.3)
-    factors = [noise.applied(1.0, draws) for _ in range(20_000)]
+    noise = NoiseAhead(Noise(sigma=0.3), Draws(1))
+    factors = [noise.take(1.0) for _ in range(20_000)]
 
     assert fmean(factors) == pytest.approx(1.0, rel=0.01)
     assert pstdev(map(log, factors)) == pytest.approx(0.3, rel=0.02)
@@ -93,11 +94,23 @@ def test_noise_keeps_the_mean():
 
 def test_stalls_come_as_often_as_asked_for():
     """A stalled step takes so much longer, and the others exactly their time."""
-    draws, noise = Draws(1), Noise(stall_ratio=0.1, stall_seconds=2.0)
-    seconds = [noise.applied(0.5, draws) for _ in range(10_000)]
+    noise = NoiseAhead(Noise(stall_ratio=0.1, stall_seconds=2.0), Draws(1))
+    seconds = [noise.take(0.5) for _ in range(10_000)]
 
     assert set(seconds) == {0.5, 2.5}
     assert seconds.count(2.5) == pytest.approx(1000, rel=0.1)
+
+
+def test_noise_that_was_looked_at_stays_the_same():
+    """Steps get the noise that was told ahead, skipped or taken one by one; what was not taken is told again."""
+    one_by_one = NoiseAhead(Noise(sigma=0.3, stall_ratio=0.2, stall_seconds=1.0), Draws(1))
+    expected = [one_by_one.take(0.5) for _ in range(9)]
+    noise = NoiseAhead(Noise(sigma=0.3, stall_ratio=0.2, stall_seconds=1.0), Draws(1))
+
+    assert noise.ahead([0.5] * 6) == expected[:6]
+    noise.skip(2)
+    assert noise.take(0.5) == expected[2]
+    assert noise.ahead([0.5] * 6) == expected[3:9]
 
 
 @pytest.mark.parametrize("values", [{"sigma": -0.1}, {"stall_ratio": 1.1}, {"stall_seconds": -1.0}])

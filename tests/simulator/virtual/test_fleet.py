@@ -139,6 +139,27 @@ def test_a_refused_request_has_no_times_and_no_follow_up():
     assert loads == [(0, 0)] * 3
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_choice_sees_what_engines_have_done_by_then(ranks):
+    """Blocks in use and tokens generated are those of the instant, also where an engine had planned further ahead."""
+
+    def course(*, skips_ahead: bool) -> list[tuple[float, int, int]]:
+        seen = []
+
+        def choose(_arrival: Arrival, fleet: Fleet) -> int:
+            (engine,) = fleet.engines
+            seen.append((engine.kv_usage_ratio, engine.totals.generation_tokens, engine.totals.steps))
+            return 0
+
+        arrivals = [an_arrival(0.0, output=300), an_arrival(1.0, output=2, text="b"), an_arrival(1.5, output=9, text="c")]
+        simulate([an_engine(ranks=ranks)], arrivals, choose, skips_ahead=skips_ahead)
+        return seen
+
+    ahead = course(skips_ahead=True)
+    assert ahead == course(skips_ahead=False)
+    assert ahead[0][1] < ahead[1][1] < ahead[2][1]
+
+
 def test_a_choice_sees_the_fleet_as_it_is():
     """Loads count who is in flight, by prompt and declared output; turns grow; engines show their batches at that instant."""
     seen = []
@@ -207,7 +228,10 @@ class WindowedTimer(ConstantTimer):
 
     def decoding(self, count: int) -> DecodeSeconds:
         plain = super().decoding(count)
-        return lambda context, windowed: plain(context, windowed) + 1e-6 * windowed[0] + 3e-6 * windowed[1]
+        return lambda contexts, windows: [
+            seconds + 1e-6 * windowed[0] + 3e-6 * windowed[1]
+            for seconds, windowed in zip(plain(contexts, ()), windows, strict=True)
+        ]
 
 
 WINDOWED = WindowedTimer(step_seconds=0.01, prefill_seconds_per_token=1e-5, context_seconds_per_token=1e-7)
@@ -326,4 +350,4 @@ def test_pools_of_the_gateway_are_kept_apart():
 
 def test_repr_tells_the_condition():
     """The repr shows how large the fleet is, the instant, and how many are under way."""
-    assert repr(Fleet([an_engine()])) == "<Fleet of 1 at 0.000000 s, 0 in flight>"
+    assert repr(Fleet([an_engine()], lambda: None)) == "<Fleet of 1 at 0.000000 s, 0 in flight>"
