@@ -62,7 +62,7 @@ class LimitsConfig(PoolLimits):
         default=_DEFAULT.held_body_bytes,
         description=(
             "Bytes of the bodies of all requests under way in one serving process, those that wait and those still arriving "
-            "among them; beyond it 503. Memory peaks at little more than that."
+            "among them; beyond it 503. Memory peaks at up to twice that: a body is put together when its last byte has come."
         ),
     )
     drain_seconds: SecondsOrZero = Field(

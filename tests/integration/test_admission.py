@@ -20,7 +20,7 @@ from tests.integration.load import all_up, clients_of_each, eventually, paced
 from tests.integration.raw_client import Answer, RawClient
 from tests.integration.scene import CHAT, Scene, chat_body, running_scene
 from tests.integration.scripted_worker import Received, ScriptedWorker
-from tests.integration.steps import Script, Send, Until, Wait
+from tests.integration.steps import Hang, Script, Send, Until, Wait
 
 ANSWER = chat_answer("x", usage=usage_of(5, 1))
 SERVICE_SECONDS = 0.15
@@ -409,6 +409,29 @@ async def test_two_processes_share_the_cap_and_both_get_their_turns() -> None:
     )
     assert both[:12].count("b") >= 3, both  # the second does not have to wait until the first has nothing more
     assert metrics.total("ridgeline_queued_requests") == 0
+
+
+async def test_an_upload_that_never_ends_gives_its_room_back() -> None:
+    """Each of three clients leaves with most of the room for bodies taken; a whole file still gets in afterwards."""
+    config = {"limits": {"held_body_bytes": 4_000_000, "body_bytes": 3_000_000}}
+    start = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+    end = b'\r\n--b\r\nContent-Disposition: form-data; name="model"\r\n\r\ntiny\r\n--b--\r\n'
+    form = start + b"\0" * 2_500_000 + end
+    as_form = [("Content-Type", "multipart/form-data; boundary=b")]
+    path = "/v1/audio/transcriptions"
+    async with running_scene(config=config) as scene:
+        for _ in range(3):
+            request_id = scene.plays([Hang()])
+            async with await scene.connect() as client:
+                await client.send(scene.request(request_id, form, path=path, headers=as_form)[: -len(end)])
+                await asyncio.sleep(0.05)
+                client.reset()
+                gone = await scene.record(request_id)
+            assert (gone["outcome"], gone["phase"], scene.arrivals(request_id)) == ("client_gone", "upload", [])
+        whole = await scene.ask([Send(plain(200, {"text": "Hello"}))], body=form, path=path, headers=as_form)
+
+    assert whole.answer.status == 200
+    assert scene.arrivals(whole.record["request_id"])[0].body == form
 
 
 async def test_bodies_of_all_requests_together_are_bounded() -> None:
