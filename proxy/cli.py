@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -48,6 +49,7 @@ def serve(
     """Run the gateway. Exit status 2 when the configuration has problems."""
     from proxy.config.settings import ConfigError, load_config, warnings_of  # noqa: PLC0415
 
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # a reload that is asked for too early ends nothing
     try:
         settings = load_config(config, os.environ)
     except ConfigError as error:

@@ -20,6 +20,8 @@ RECORDS_SOCKET = "records.sock"
 CONTROL_ADDRESSES = "control.addresses"
 # Written by the supervisor whenever it starts a process: one line for each, ROLE PID RESTARTS.
 PROCESSES = "control.processes"
+# Written by control with each configuration that comes into force: how many seconds running requests get at the end.
+DRAIN = "control.drain"
 # Made by the supervisor when it begins to end the gateway.
 STOPPING_MARK = "control.stopping"
 # Strict, because what matches and is not locked gets removed.

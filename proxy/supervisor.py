@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from proxy.listener import bound_address, listen_fault, open_listeners
 from proxy.notices import notice
-from proxy.rundir import CONTROL_ADDRESSES, PROCESSES, STOPPING_MARK, RunDirectory, serving_cells
+from proxy.rundir import CONTROL_ADDRESSES, DRAIN, PROCESSES, STOPPING_MARK, RunDirectory, serving_cells
 from proxy.systemd import READY, STOPPING, tell_systemd
 
 EXIT_OK = 0
@@ -38,6 +38,9 @@ _MAX_FILES = 1 << 20
 
 # glibc reads these when a process starts. Large prompts come and go; without them each would be mapped and unmapped anew.
 SERVING_ENVIRON = {"MALLOC_MMAP_THRESHOLD_": "67108864", "MALLOC_TRIM_THRESHOLD_": "268435456"}
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Command(NamedTuple):
@@ -116,9 +119,10 @@ class Supervisor:
         """Return the exit code when all children are gone."""
         os.set_blocking(self._wake_fd, False)
         os.set_blocking(self._signal_fd, False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGCHLD, *_SIGNALS):
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._signal_fd, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # what came while this was being made is taken now
         try:
             for child in self._children:
                 self._start(child)
@@ -163,6 +167,8 @@ class Supervisor:
             return
         self._stop_signals += 1
         if self._stop_signals == 1:
+            with suppress(OSError, ValueError):  # the configuration may have been another one at the start
+                self._drain_seconds = float((self._directory.path / DRAIN).read_text())
             notice("INFO", f"{signal.Signals(number).name}: stopping; running requests get {self._drain_seconds:g} s")
         elif number == signal.SIGINT:
             self._is_hurried = True
@@ -317,6 +323,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--drain-seconds", type=float, required=True)
     options = parser.parse_args()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until they are known what to do with: none may leave anything behind
     _raise_file_limit()
     try:
         listeners = open_listeners(options.listen, options.processes)

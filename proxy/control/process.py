@@ -57,7 +57,7 @@ from proxy.listener import bound_address, listen_fault, open_listener
 from proxy.notices import notice
 from proxy.published import last_guidance
 from proxy.records import RecordReceiver
-from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, RECORDS_SOCKET
+from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, DRAIN, RECORDS_SOCKET
 from proxy.supervisor import EXIT_CONFIGURATION, EXIT_OK
 from proxy.tls import ListenerTls
 from telemetry.layout import slot
@@ -136,6 +136,8 @@ async def run(config: Config, text: str, options: Options) -> None:
         def know(config: Config) -> None:
             judge.know(deployments_of(config, options.config.parent))
             access.follow(admin_rules(config, options.config.parent))
+            with suppress(OSError):  # then it is as at the last time
+                _publish(options.run_dir / DRAIN, str(config.limits.drain_seconds))
 
         know(config)
         leasing = Leasing(_store(config.quotas), config.quotas.lease_ratio)

@@ -45,13 +45,15 @@ class Options:
 async def serve(options: Options) -> None:
     """Serve on an inherited listening socket until told to stop, then let running requests finish."""
     loop = asyncio.get_running_loop()
-    topology = await first_topology(options.run_dir)
-    state = ServingState(topology, options.run_dir, options.number, options.processes, loop)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if options.parent_fd is not None:
         loop.add_reader(options.parent_fd, stop.set)
+    topology = await first_topology(options.run_dir, stop)
+    if topology is None:
+        return
+    state = ServingState(topology, options.run_dir, options.number, options.processes, loop)
     listener = socket.socket(fileno=options.listen_fd)
     listener.setblocking(False)
     state.listener_tls = tls = None if topology.tls is None else ListenerTls(topology.tls)
@@ -71,11 +73,11 @@ async def serve(options: Options) -> None:
     await drain(state, server, is_orphan=is_orphan)
 
 
-async def first_topology(run_dir: Path) -> Topology:
-    """The topology in force, as soon as control has published one. Raises TimeoutError."""
+async def first_topology(run_dir: Path, stop: asyncio.Event) -> Topology | None:
+    """The topology in force, as soon as control has published one; None if it is told to stop before. Raises TimeoutError."""
     reader = TopologyReader(run_dir)
     async with asyncio.timeout(_TOPOLOGY_SECONDS):
-        while (topology := reader.read_news()) is None:  # noqa: ASYNC110 -- a file, not an event
+        while (topology := reader.read_news()) is None and not stop.is_set():  # noqa: ASYNC110 -- a file, not an event
             await asyncio.sleep(0.02)
         return topology
 

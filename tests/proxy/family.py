@@ -2,7 +2,8 @@
 
 ``family.py supervise PARENT HOST:PORT DRAIN_SECONDS NAME=BEHAVIOUR…`` makes its run directory in PARENT, where its
 children append to the file ``notes`` what happens to them. Behaviours: ``well`` ends when told to, ``deaf`` does not,
-``exit-N`` ends at once with that code, ``late-N`` does so once everything has been up.
+``exit-N`` ends at once with that code, ``late-N`` does so once everything has been up, ``drains-N`` says that running
+requests get N seconds.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def child(name: str, behaviour: str, directory: Path, listen_fd: int, parent_fd:
     if behaviour.startswith("exit-"):
         note("started")
         os._exit(int(behaviour.removeprefix("exit-")))
+    if behaviour.startswith("drains-"):
+        (directory / "control.drain").write_text(behaviour.removeprefix("drains-"))
     file = "control.addresses" if name == "control" else f"{name}.cells"
     (directory / file).write_text("http://127.0.0.1:1 https://127.0.0.1:2 http")
     note("started")

@@ -255,6 +255,36 @@ def test_children_end_when_the_supervisor_is_killed(start: Start) -> None:
     assert second.end() == 0
 
 
+def test_running_requests_get_the_time_that_is_configured_last(start: Start) -> None:
+    """A reload may have changed it: control writes it down, and the end goes by that."""
+    family = start("control=drains-7.5", "serving-0=well", drain_seconds=10.0)
+    eventually(family.is_up)
+
+    assert family.end() == 0
+    assert "running requests get 7.5 s" in family.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_at_the_very_beginning_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    """It waits until the supervisor knows what to do: an end is one with code 0, and a reload ends nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = bound_address(free)
+    program = (
+        "import os, signal, proxy.supervisor as it\n"
+        "first = it.open_listeners\n"
+        f"it.open_listeners = lambda *a: os.kill(os.getpid(), {int(number)}) or first(*a)\n"
+        "raise SystemExit(it.main())"
+    )
+    config = tmp_path / "none.yaml"
+    arguments = ["--config", str(config), "--listen", address, "--drain-seconds", "1"]
+    with subprocess.Popen([sys.executable, "-c", program, *arguments], stderr=subprocess.PIPE, text=True) as process:
+        _, text = process.communicate(timeout=20)
+
+    # Without a configuration it ends by itself where nobody has ended it.
+    assert process.returncode == (78 if number == signal.SIGHUP else 0), text
+    assert "stopping" in text
+
+
 def test_hangup_is_ignored_by_all(start: Start) -> None:
     """SIGHUP ends nobody, the children neither, which inherit that from their first instruction on."""
     family = start("control=well", "serving-0=well")
