@@ -70,14 +70,28 @@ class Result:
     hot_ttft_p99: float | None  # of the hot prompt; None: there is none
 
 
-def run(case: Case, replicas: int, *, requests: int, workers: int, seed: int, placement: Placement) -> Result:
+def run(
+    case: Case,
+    replicas: int,
+    *,
+    requests: int,
+    workers: int,
+    seed: int,
+    placement: Placement,
+    reads_gauges: bool = True,
+) -> Result:
     """Serve the traffic by fresh engines. ``RuntimeError`` if anything is not served."""
     named = workers_named([f"worker-{number}" for number in range(workers)])
     model = Model(
         index=0, name="m", aliases=(), pools=(Pool(index=0, model="m", name="default", workers=named, policy=case.policy),)
     )
     outcome = simulate_replicas(
-        engines_on(placement, workers), case.arrivals(requests, workers, seed), model, replicas=replicas, seed=seed
+        engines_on(placement, workers),
+        case.arrivals(requests, workers, seed),
+        model,
+        replicas=replicas,
+        seed=seed,
+        reads_gauges=reads_gauges,
     )
     return result_of(outcome, workers)
 
@@ -143,13 +157,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=WORKERS, help=f"with a GPU each (default {WORKERS})")
     parser.add_argument("--replicas", type=int, nargs="+", default=list(REPLICAS), help="numbers of gateways")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--blind", action="store_true", help="gateways do not read the workers' gauges")
     options = parser.parse_args(arguments)
     placement = hardware()
     sys.stdout.write(row(HEADS) + row(["---"] * len(HEADS)))
     for case in CASES:
         for replicas in options.replicas:
             found = run(
-                case, replicas, requests=options.requests, workers=options.workers, seed=options.seed, placement=placement
+                case,
+                replicas,
+                requests=options.requests,
+                workers=options.workers,
+                seed=options.seed,
+                placement=placement,
+                reads_gauges=not options.blind,
             )
             sys.stdout.write(line(case, replicas, found))
             sys.stdout.flush()

@@ -34,6 +34,8 @@ def round_robin(_pool: Pool, candidates: Sequence[Worker], _demand: Demand, snap
 
 def least_load(_pool: Pool, candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
     """The one with the fewest tokens in flight, measured by its share; equals take turns."""
+    if snapshot.crowded:
+        candidates = _roomy(candidates, snapshot, 0.0)
     loads = _loads(candidates, demand, snapshot)
     least = min(loads)
     equals = [worker for worker, tokens in zip(candidates, loads, strict=True) if tokens == least]
@@ -42,8 +44,12 @@ def least_load(_pool: Pool, candidates: Sequence[Worker], demand: Demand, snapsh
 
 def power_of_two(_pool: Pool, candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> tuple[Worker, Reason]:
     """Of two drawn at random the one with less to do. The draw is made of the turn, so that it can be repeated."""
+    if snapshot.crowded:
+        candidates = _roomy(candidates, snapshot, 0.0)
     drawn = _mixed(snapshot.turn)
     count = len(candidates)
+    if count == 1:
+        return candidates[0], Reason.TWO_CHOICES
     first = (drawn >> 32) % count
     second = (drawn & 0xFFFFFFFF) % (count - 1)
     if second >= first:
@@ -62,9 +68,10 @@ def prefix_affinity(pool: Pool, candidates: Sequence[Worker], demand: Demand, sn
     if snapshot.guidance.pools:
         known = snapshot.guidance.pools.get(pool_key(pool.model, pool.name))
         if known is not None and known.moved and (name := known.moved.get(key)) is not None:
-            loads = _loads(candidates, demand, snapshot)
+            roomy = _roomy(candidates, snapshot, load_bound(0.0, demand)) if snapshot.crowded else candidates
+            loads = _loads(roomy, demand, snapshot)
             bound = load_bound(min(loads), demand)
-            for worker, tokens in zip(candidates, loads, strict=True):
+            for worker, tokens in zip(roomy, loads, strict=True):
                 if worker.name == name and tokens <= bound:
                     return worker, Reason.DELIVERED
     return _at_home(ring, key, candidates, demand, snapshot, Reason.AFFINITY)
@@ -84,6 +91,8 @@ def fastest(pool: Pool, candidates: Sequence[Worker], demand: Demand, snapshot: 
     known = snapshot.guidance.pools.get(pool_key(pool.model, pool.name))
     if known is None or known.speed is None:
         return least_load(pool, candidates, demand, snapshot)
+    if snapshot.crowded:
+        candidates = _roomy(candidates, snapshot, 0.0)
     home = -1
     ring = _ring(pool, snapshot)
     if ring is not None and demand.affinity is not None:
@@ -134,7 +143,10 @@ def home_at_once(pool: Pool, demand: Demand, snapshot: Snapshot) -> tuple[Worker
             if known.least_model_len is not None and demand.least_tokens > known.least_model_len:
                 return None
     home, is_up = ring.home(key), snapshot.is_up
-    if is_up[home.index] == 0.0 or home.is_draining or snapshot.load_tokens[home.index] > load_bound(0.0, demand):
+    bound = load_bound(0.0, demand)
+    if is_up[home.index] == 0.0 or home.is_draining or snapshot.load_tokens[home.index] > bound:
+        return None
+    if snapshot.crowded and snapshot.crowded.get(home.index, 0.0) > bound:
         return None
     for worker in pool.workers:  # as a rule the first one or the second
         if worker is not home and is_up[worker.index] != 0.0 and not worker.is_draining:
@@ -146,6 +158,9 @@ def _at_home(
     ring: Ring, key: int, candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot, reason: Reason
 ) -> tuple[Worker, Reason]:
     """The key's own worker, or the next on the ring that is a candidate and within the bound."""
+    able = candidates
+    if snapshot.crowded:
+        candidates = _roomy(candidates, snapshot, load_bound(0.0, demand))
     loads = _loads(candidates, demand, snapshot)
     bound = load_bound(min(loads), demand)
     home = ring.home(key)
@@ -155,7 +170,13 @@ def _at_home(
     for worker in ring.walk(key):
         if worker.index in load and load[worker.index] <= bound:  # at the latest the least loaded one
             break
-    return worker, Reason.LOAD_BOUND if worker is not home and home.index in load else reason
+    return worker, Reason.LOAD_BOUND if worker is not home and any(one is home for one in able) else reason
+
+
+def _roomy(candidates: Sequence[Worker], snapshot: Snapshot, slack_tokens: float) -> Sequence[Worker]:
+    """Those that are not above their share by more than this; all of them if all are."""
+    crowded = snapshot.crowded
+    return [worker for worker in candidates if crowded.get(worker.index, 0.0) <= slack_tokens] or candidates
 
 
 def _ring(pool: Pool, snapshot: Snapshot) -> Ring | None:

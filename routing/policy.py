@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 _NO_RINGS: Mapping[int, Ring] = {}
+_NOBODY: Mapping[int, float] = {}
 _ONLY_WORKER = Reason.ONLY_WORKER
 
 
@@ -45,6 +46,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     avoided: Collection[int] = ()  # indices of workers that fail: only for requests that have nobody else
     busy: Collection[int] = ()  # and of those that have just refused because they have enough to do
     caps: Caps | None = None  # what workers may be given at most; None: no caps
+    crowded: Mapping[int, float] = _NOBODY  # those with more than their share by all gateways, and by how many tokens
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):

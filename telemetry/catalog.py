@@ -325,6 +325,32 @@ CATALOG: tuple[Family, ...] = (
         writer=Writer.CONTROL,
         start=nan,
     ),
+    # What gateways that share workers know of each other.
+    Family(
+        name="ridgeline_in_flight_further_sequences",
+        kind=Kind.GAUGE,
+        scope=Scope.WORKER,
+        help="Beyond one for each request in flight, the sequences that they are to a worker: prompts times choices.",
+        is_exposed=False,
+    ),
+    Family(
+        name="ridgeline_worker_crowding_tokens",
+        kind=Kind.GAUGE,
+        scope=Scope.WORKER,
+        help="By how many tokens the worker is above its share of what all gateways have in flight; 0: it is not.",
+        writer=Writer.CONTROL,
+        start=nan,
+        is_exposed=False,
+    ),
+    Family(
+        name="ridgeline_crowding_at_seconds",
+        kind=Kind.GAUGE,
+        scope=Scope.PROCESS,
+        help="When that was looked at last, by the machine's monotonic clock.",
+        writer=Writer.CONTROL,
+        start=nan,
+        is_exposed=False,
+    ),
     # What a worker has had to do, from which a request's surroundings are read; as series they would say nothing new.
     *(
         Family(name=f"ridgeline_ledger_{name}", kind=kind, scope=Scope.WORKER, help=text, is_exposed=False)

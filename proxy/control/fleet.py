@@ -103,6 +103,10 @@ class Fleet:
         """The version of vLLM that workers run, by name, as far as they have said it themselves."""
         return {name: each.probe.engine_version for (name, *_), each in self._probing.items() if each.probe.engine_version}
 
+    def others(self) -> dict[str, float]:
+        """How many requests of others workers have, by name, as their gauges said last; without those that did not."""
+        return {name: each.probe.others for (name, *_), each in self._probing.items() if each.probe.others is not None}
+
     def reload(self, configured: Topology) -> None:
         """Put another configuration in force, changes made by hand over it. Raises OSError; nothing has changed then."""
         configured = replace(configured, is_settled=self._configured.is_settled)
@@ -181,6 +185,7 @@ class Fleet:
             health_path=pool.health_path,
             tls=(lambda: contexts.find(tls)) if worker.is_tls else None,
             server_name=tls.server_name if worker.is_tls else None,
+            read_own=lambda: self._view.in_flight_reader()(worker.name)[0],
         )
         delay = random.uniform(0.0, spread_seconds)  # noqa: S311 -- jitter
         return _Probing(probe, asyncio.create_task(probe.run(delay)))

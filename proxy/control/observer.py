@@ -43,6 +43,9 @@ _SHUTDOWN_SECONDS = 0.2  # for answers on their way
 _ADOPTION_SECONDS = 5.0  # after which a topology is shown whoever has adopted it
 
 
+_REQUESTS = slot("ridgeline_in_flight_requests")
+_FURTHER = slot("ridgeline_in_flight_further_sequences")
+_TOKENS = slot("ridgeline_in_flight_tokens")
 _CONDITIONS = {
     Condition.WELL: "up",
     Condition.ERRORS: "ejected: errors",
@@ -95,7 +98,7 @@ class ServingArrays:
 class _Scene:
     """One topology and the arrays that are laid out for it."""
 
-    __slots__ = ("control", "layout", "serving", "topology", "writer")
+    __slots__ = ("bases", "control", "layout", "serving", "topology", "writer")
 
     def __init__(
         self, topology: Topology, control: Sequence[float], serving: ServingArrays, layout: Layout, version: str
@@ -104,6 +107,7 @@ class _Scene:
         self.control = control
         self.serving = serving
         self.layout = layout
+        self.bases = {worker.name: layout.worker_base(worker.index) for worker in topology.workers}
         self.writer = Writer(topology, layout, version=version)
 
 
@@ -228,6 +232,20 @@ class GatewayView:
             for worker in pool.workers
             if any(array[scene.layout.worker_base(worker.index) + cell] > 0 for array in arrays)
         )
+
+    def in_flight_reader(self) -> Callable[[str], tuple[float, float]]:
+        """What this gateway has at a worker of this name: sequences, and estimated tokens; nothing where that is not known."""
+        scene = self._shown
+        arrays = [array for array in scene.serving.by_slot() if array is not None]
+
+        def read(worker: str) -> tuple[float, float]:
+            base = scene.bases.get(worker)
+            if base is None:
+                return 0.0, 0.0
+            sequences = sum([array[base + _REQUESTS] + array[base + _FURTHER] for array in arrays])
+            return sequences, sum([array[base + _TOKENS] for array in arrays])
+
+        return read
 
     def conditions(self) -> dict[str, tuple[Condition, int]]:
         """What the serving processes make of each worker, by name, and how many of them leave it out."""

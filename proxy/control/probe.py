@@ -23,6 +23,7 @@ import msgspec
 from yarl import URL
 
 from proxy.tls import why_untrusted
+from routing.crowding import others_of
 from routing.topology import Worker
 from telemetry.layout import Layout, slot
 
@@ -228,11 +229,15 @@ class WorkerProbe:
         tls: Callable[[], SSLContext] | None = None,
         server_name: str | None = None,
         timing: Timing | None = None,
+        read_own: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """``read_own`` tells how many sequences this gateway has at the worker at the moment."""
         self.health = HealthState()
         self.kv_tokens: float | None = None  # that the worker's cache holds, as last read
         self.engine_version: str | None = None  # of vLLM, as it last said; None: it has not, or is something else
         self._version_in_turns = 0  # until it is asked again
+        self.others: float | None = None  # requests that it has from others, as last read; None: not known
+        self._read_own = read_own
         self._started_unix_seconds: float | None = None  # of the worker's process, as last read
         self._worker = worker
         self._session = session
@@ -281,7 +286,11 @@ class WorkerProbe:
                     _log.info("worker %s is up", self._worker.name)
                 else:
                     _log.warning("worker %s is down: %s", self._worker.name, failure)
+        own = self._read_own()
         figures = await self._figures()
+        # What began or ended while the page was on its way may be in it or not, and is no other's.
+        own = max(own, self._read_own())
+        self.others = None if figures is None else others_of(figures.running, figures.waiting, own)
         self._cells.set_figures(figures)
         if figures is not None and figures.kv_tokens is not None:
             self.kv_tokens = figures.kv_tokens

@@ -32,6 +32,7 @@ from proxy.config.wiring import build_topology
 from proxy.control.calibrating import Calibrations
 from proxy.control.capping import CapAdviser
 from proxy.control.conditions import ConditionWatch
+from proxy.control.crowding import CrowdingWatch
 from proxy.control.drifting import DriftWatch
 from proxy.control.fleet import Fleet, open_control_cells
 from proxy.control.guiding import Guide
@@ -128,6 +129,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         guide = Guide([tokens, lengths, PaceAdviser(), caps, speeds, Prefixes(), HedgeAdviser()], options.run_dir)
         judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)), clock)
         watch = DriftWatch(judge.prefill_of, clock)
+        crowding = CrowdingWatch(view)
         feed = LiveFeed(view, judge, watch, clock=clock)
         fleet: Fleet | None = None
 
@@ -145,6 +147,7 @@ async def run(config: Config, text: str, options: Options) -> None:
 
         def take(records: list[RequestRecord]) -> None:
             guide.take(records)
+            crowding.take(records)
             if fleet is not None:
                 watch.adopt(fleet.topology, fleet.cells.values)
                 judge.adopt(fleet.topology, fleet.cells.values)
@@ -189,6 +192,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(finder.run(fleet, view)),
             asyncio.create_task(lengths.run(fleet, session)),
             asyncio.create_task(ConditionWatch(view).run()),
+            asyncio.create_task(crowding.run(fleet)),
             asyncio.create_task(leasing.run(fleet, view)),
             asyncio.create_task(_watch_certificates([tls for tls in shown if tls is not None])),
             asyncio.create_task(feed.run()),

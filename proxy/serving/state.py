@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic as clock
@@ -103,7 +104,7 @@ class ServingState:
         self._layout = layout = Layout.of(topology)
         self._cells = create_cells(self._cells_path, layout, Writer.SERVING)
         reset_gauges(self._cells, layout, Writer.SERVING)
-        self.loads = WorkerLoads(self._cells.values, layout, topology, run_dir, number, processes)
+        self.loads = WorkerLoads(self._cells.values, layout, topology, run_dir, number, processes, random.getrandbits(32))
         self.sender = RecordSender(run_dir / RECORDS_SOCKET, on_drop=self._count_dropped)
         self.counting = CountingProcess()
         self._news = TopologyReader(run_dir)
@@ -247,6 +248,7 @@ class ServingState:
         self.counting.look_after(self.topology, now)
         look_for_silence(self.exchanges, self.loads.health, self.topology.health.silence_seconds, now)
         self.loads.look_at_health(now)
+        self.loads.look_at_crowding(now)
 
     def _count_dropped(self, count: int) -> None:
         self._cells.values[_DROPPED] += count

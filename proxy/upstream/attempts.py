@@ -41,6 +41,7 @@ class Attempts(Progress, ABC):
     _tried: tuple[str, ...] = ()  # workers that have failed the request before the client had anything of an answer's body
     _load: Block | None = None  # the worker's figures that this request adds to, while it does
     _load_tokens: int = 0  # what it adds
+    _further: int = 0  # sequences beyond one that it is to the worker
     _trial: int | None = None  # its number, if it is the one that decides about a worker that was left out
     _rank: int | None = None  # of the worker, if requests name its data-parallel ranks
     _owners: list[Decision] | None = None  # of a lookup: who may have the answer and has not been asked
@@ -94,9 +95,10 @@ class Attempts(Progress, ABC):
         self.decision = decision
         self.limits = decision.pool.limits
         self._load_tokens = prepared.demand.load_tokens
+        self._further = prepared.demand.sequences - 1
         loads = self.state.loads
         self.stay = loads.enter(decision, prepared.demand.estimate.tokens, since)
-        self._load = loads.begin(decision, self._load_tokens)
+        self._load = loads.begin(decision, self._load_tokens, self._further)
         if decision.worker.data_parallel_ranks > 1:
             self._rank = self._load.enter_rank(decision.worker.data_parallel_ranks, prepared.demand, self._load_tokens)
         if loads.health.half_open:
@@ -338,7 +340,7 @@ class Attempts(Progress, ABC):
             if self._rank is not None:
                 self._load.leave_rank(self._rank, self._load_tokens)
                 self._rank = None
-            loads.end(self._load, self._load_tokens, result)
+            loads.end(self._load, self._load_tokens, result, self._further)
             self._load = None
             trial, self._trial = self._trial, None
             if result == "answered" and is_proof:

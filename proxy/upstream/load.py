@@ -28,6 +28,10 @@ from telemetry.record import HedgeResult
 
 _IN_FLIGHT = offset("ridgeline_in_flight_requests")
 _IN_FLIGHT_TOKENS = offset("ridgeline_in_flight_tokens")
+_FURTHER = offset("ridgeline_in_flight_further_sequences")
+_CROWDING = offset("ridgeline_worker_crowding_tokens")
+_CROWDING_AT = slot("ridgeline_crowding_at_seconds")
+_CROWDING_SECONDS = 5.0  # control looks every second; what it said before it went away is soon wrong
 _CONDITION = offset("ridgeline_worker_condition")
 _EJECTED = offset("ridgeline_worker_ejected")
 _RETRIES_REFUSED = offset("ridgeline_retries_refused_total")
@@ -104,6 +108,7 @@ class WorkerLoads:
         "_turn",
         "_values",
         "caps",
+        "crowded",
         "guidance",
         "health",
         "is_up",
@@ -112,8 +117,16 @@ class WorkerLoads:
     )
 
     def __init__(
-        self, values: memoryview[float], layout: Layout, topology: Topology, run_dir: Path, number: int, processes: int
+        self,
+        values: memoryview[float],
+        layout: Layout,
+        topology: Topology,
+        run_dir: Path,
+        number: int,
+        processes: int,
+        first_turn: int = 0,
     ) -> None:
+        """``first_turn`` should be drawn at random: processes and gateways that begin alike choose in step with each other."""
         self._run_dir = run_dir
         self._number = number
         self._processes = processes
@@ -123,7 +136,7 @@ class WorkerLoads:
         self.on_end: Callable[[tuple[str, str]], None] | None = (
             None  # told when a worker has less to do; None: nobody waits for that
         )
-        self._turn = number  # processes begin at different workers
+        self._turn = first_turn
         self._blocks: dict[tuple[str, str, str], Block] = {}  # by model, pool and worker, as cells are
         self._topology = topology
         self._rings: dict[int, Ring] = {}  # by pool index
@@ -148,6 +161,7 @@ class WorkerLoads:
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._requests: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT)
         self.ledger = Ledger(values)
+        self.crowded: dict[int, float] = {}  # until it is looked at for this topology
         self.is_up: Sequence[float] = [1.0] * len(topology.workers)  # by control: 1 up, 0 down, NaN not known yet
         self._control: Cells | None = None
         self._peer_values: list[memoryview[float]] = []
@@ -174,6 +188,7 @@ class WorkerLoads:
             health.avoided,
             health.busy,
             self.caps,
+            self.crowded,
         )
 
     def follow(self, guidance: Guidance) -> None:
@@ -181,14 +196,19 @@ class WorkerLoads:
         self.guidance = guidance
         self.caps = caps_of(self._topology, guidance)
 
-    def begin(self, decision: Decision, tokens: int) -> Block:
-        """A request goes to a worker and adds to its load; give the block back to `end`."""
+    def begin(self, decision: Decision, tokens: int, further: int = 0) -> Block:
+        """A request goes to a worker and adds to its load; give the block back to `end`.
+
+        ``further`` are the sequences beyond one that it is to the worker.
+        """
         pool = decision.pool
         block = self._blocks[pool.model, pool.name, decision.worker.name]
         base = block.base
         values = self._values
         values[base + _IN_FLIGHT] += 1.0
         values[base + _IN_FLIGHT_TOKENS] += tokens
+        if further:
+            values[base + _FURTHER] += further
         decided = decision.pool_reason if decision.pool_reason in ELSEWHERE else decision.reason
         values[self._pool_bases[pool.model, pool.name] + _ROUTES[decision.policy, decided]] += 1.0
         return block
@@ -198,7 +218,7 @@ class WorkerLoads:
         pool = decision.pool
         return self.ledger.add(self._blocks[pool.model, pool.name, decision.worker.name], prompt_tokens, now)
 
-    def end(self, block: Block, tokens: int, result: str) -> None:
+    def end(self, block: Block, tokens: int, result: str, further: int = 0) -> None:
         """The worker has no more to do with it; ``result`` is the attempt's label. A removed worker has no figures."""
         if not block.is_live:
             return
@@ -206,6 +226,8 @@ class WorkerLoads:
         values = self._values
         values[base + _IN_FLIGHT] -= 1.0
         values[base + _IN_FLIGHT_TOKENS] -= tokens
+        if further:
+            values[base + _FURTHER] -= further
         values[base + _ATTEMPTS[result]] += 1.0
         if self.on_end is not None:
             self.on_end(block.pool)
@@ -254,6 +276,15 @@ class WorkerLoads:
             condition = health.condition(health.workers[name])
             values[base + _CONDITION] = condition
             values[base + _EJECTED] = condition in (Condition.ERRORS, Condition.SILENCE)
+
+    def look_at_crowding(self, now: float) -> None:
+        """Take over what control says of workers that have more than their share by all gateways."""
+        control = self._control
+        if control is None or not now - control.values[_CROWDING_AT] <= _CROWDING_SECONDS:  # NaN before the first look
+            self.crowded = {}
+            return
+        above = self._by_worker(control.values, _CROWDING)
+        self.crowded = {index: tokens for index, tokens in enumerate(above) if tokens > 0.0}
 
     def count_refused_retry(self, pool: Pool) -> None:
         """A request of this pool is not tried again: too many are."""

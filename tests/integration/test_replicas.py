@@ -6,16 +6,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from simulator.faults import Faults
+from simulator.server import WorkerSettings, start_worker
+from tests.integration.gateway import running_gateway
 from tests.integration.load import eventually
 from tests.integration.prometheus import Prometheus, running_prometheus
-from tests.integration.replicas import GATEWAYS, WORKERS, Client, Replicas, Service, body_of, running_replicas
+from tests.integration.replicas import GATEWAYS, MODEL, WORKERS, Client, Replicas, Service, body_of, running_replicas
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.flaky(reruns=1)]
 
@@ -114,6 +117,37 @@ async def test_sums_over_gateways_are_what_clients_and_workers_counted(replicas:
 
     assert found == expected
     assert all(value > 0 for expr, value in expected.items() if "in_flight" not in expr)
+
+
+async def test_a_worker_that_another_gateway_has_filled_gets_less_from_this_one() -> None:
+    """By what the worker says of itself, within a scrape."""
+    async with AsyncExitStack() as stack:
+        urls = []
+        for _ in range(2):
+            worker, url = await start_worker(WorkerSettings(model=MODEL, gpu="h100-sxm", port=0))
+            stack.push_async_callback(worker.cleanup)
+            urls.append(url)
+            if len(urls) == 1:
+                await worker.apply(Faults(slow_factor=10.0))  # so that few tokens last for long
+        named = [{"name": f"w-{number}", "url": url} for number, url in enumerate(urls)]
+        configs = [
+            {"models": [{"name": MODEL, "pools": [{"name": "default", "workers": workers, "policy": "least-load"}]}]}
+            for workers in (named[:1], named)
+        ]
+        other = await stack.enter_async_context(running_gateway(configs[0]))
+        replicas = Replicas([other], [])
+        streams = [asyncio.create_task(replicas.ask(0, body_of("Fill", str(number), 500))) for number in range(8)]
+        await other.metrics_when(lambda page: page.total("ridgeline_in_flight_requests") == 8)
+        replicas.gateways.append(await stack.enter_async_context(running_gateway(configs[1])))
+        async with asyncio.timeout(8):
+            while True:  # requests that equals take in turns, until the worker has been asked
+                told = [await replicas.ask(1, body_of("Few", str(number), 1)) for number in range(3)]
+                if {each.worker for each in told} == {"w-1"}:
+                    break
+                await asyncio.sleep(0.2)
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
 
 
 async def test_a_restart_of_each_gateway_in_turn_loses_no_request() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import nan
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,6 +69,7 @@ def test_the_short_way_leads_where_the_long_one_does(data):
         avoided=draw(some),
         busy=draw(some),
         caps=draw(st.sampled_from([None, None, caps])),
+        crowded=draw(st.sampled_from([{}, {}, {0: 100.0}, {0: 90_000.0}, {0: 90_000.0, 1: 90_000.0}])),
     )
     model, tried = a_model(pool), draw(st.sampled_from([(), (), ("w-0",)]))
 
@@ -98,3 +100,17 @@ def test_a_home_with_much_to_do_is_compared_with_the_others():
 
     assert home_at_once(pool, demand, a_snapshot(pool, BOUND_SLACK_TOKENS)) is not None
     assert home_at_once(pool, demand, a_snapshot(pool, BOUND_SLACK_TOKENS + 1.0)) is None
+
+
+def test_a_home_that_others_have_filled_is_compared_with_the_others():
+    """Nothing of this gateway's is there, and what all gateways have is too much above its share."""
+    pool = a_pool(*range(4), policy="prefix-affinity")
+    demand = Demand(TokenEstimate(0, 0, 0), affinity=KEYS[0])
+    home = rings_of([pool])[0].home(KEYS[0]).index
+
+    def found(crowded: dict[int, float]) -> object:
+        return home_at_once(pool, demand, msgspec.structs.replace(a_snapshot(pool), crowded=crowded))
+
+    assert found({home: float(BOUND_SLACK_TOKENS)}) is not None
+    assert found({home: BOUND_SLACK_TOKENS + 1.0}) is None
+    assert found({home ^ 1: 1e9}) is not None

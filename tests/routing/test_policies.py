@@ -33,6 +33,7 @@ def choose(
     share: tuple[float, ...] = (),
     guidance: PoolGuidance | None = None,
     in_flight: tuple[float, ...] = (),
+    crowded: dict[int, float] | None = None,
 ) -> tuple[int, Reason]:
     pool = a_pool(*range(len(load)), policy=policy)
     snapshot = Snapshot(
@@ -43,6 +44,7 @@ def choose(
         guidance=Guidance() if guidance is None else Guidance(pools={pool_key("m", "default"): guidance}),
         rings=rings_of([pool]),
         share=share,
+        crowded=crowded or {},
     )
     candidates = [worker for worker in pool.workers if worker.index not in without]
     worker, reason = POLICIES[policy](pool, candidates, demand, snapshot)
@@ -193,3 +195,62 @@ def test_expected_time_to_the_first_token():
     known = PoolGuidance(speed=SPEED, prefill_ratio=0.1)
     steps = 1 + 2500 / 8192
     assert expected_ttft_seconds(2000, 5000, 4, known, SPEED) == pytest.approx(0.25 + steps * (0.01 + 0.0004 + 0.00005))
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [("least-load", Reason.LEAST_LOAD), ("power-of-two", Reason.TWO_CHOICES), ("fastest", Reason.FASTEST)],
+)
+def test_who_has_more_than_its_share_by_all_gateways_gets_nothing(policy, reason):
+    """Though this gateway has nothing there; unless all that are left have."""
+    guidance = PoolGuidance(speed=SPEED)
+
+    def chosen(crowded: dict[int, float], without: tuple[int, ...] = ()) -> tuple[set[int], set[Reason]]:
+        found = [
+            choose(
+                policy,
+                [0.0, 9.0, 9.0],
+                a_demand(),
+                turn=turn,
+                guidance=guidance,
+                crowded=crowded,
+                in_flight=(0, 1, 1),
+                without=without,
+            )
+            for turn in range(60)
+        ]
+        return {index for index, _ in found}, {reason for _, reason in found}
+
+    assert 0 in chosen({})[0]
+    assert chosen({0: 1.0}) == ({1, 2}, {reason})
+    assert 0 in chosen({0: 5.0, 1: 5.0, 2: 5.0})[0]
+    assert chosen({0: 5.0, 1: 5.0})[0] == {2}
+    assert chosen({0: 5.0, 1: 5.0}, without=(2,))[0] >= {0}
+
+
+@pytest.mark.parametrize("policy", ["prefix-affinity", "session"])
+def test_a_home_that_others_have_filled_is_passed_over(policy):
+    """With more above its share than the slack of the bound, whatever this gateway has there; and so is the next like it."""
+    demand = a_demand(affinity=KEY, session=KEY)
+    first, second, third = walk(5)[:3]
+    reason = Reason.AFFINITY if policy == "prefix-affinity" else Reason.SESSION
+
+    def chosen(crowded: dict[int, float]) -> tuple[int, Reason]:
+        return choose(policy, [0.0] * 5, demand, crowded=crowded)
+
+    assert chosen({first: 20_384.0}) == (first, reason)
+    assert chosen({first: 20_385.0}) == (second, Reason.LOAD_BOUND)
+    assert chosen({first: 1e6, second: 1e5}) == (third, Reason.LOAD_BOUND)
+    assert chosen(dict.fromkeys(range(5), 1e6)) == (first, reason)
+
+
+def test_who_has_delivered_a_prompt_gets_it_no_more_once_others_have_filled_it():
+    """It goes home then, like every other."""
+    home, other = walk(5)[:2]
+    guidance = PoolGuidance(moved={KEY: f"w-{other}"})
+
+    def chosen(crowded: dict[int, float]) -> tuple[int, Reason]:
+        return choose("prefix-affinity", [0.0] * 5, a_demand(affinity=KEY), guidance=guidance, crowded=crowded)
+
+    assert chosen({}) == (other, Reason.DELIVERED)
+    assert chosen({other: 1e6}) == (home, Reason.AFFINITY)

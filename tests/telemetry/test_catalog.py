@@ -134,6 +134,8 @@ def test_unknown_is_not_zero():
         "ridgeline_worker_kv_usage_ratio",
         "ridgeline_worker_attained_ratio",
         "ridgeline_worker_left_out",
+        "ridgeline_worker_crowding_tokens",
+        "ridgeline_crowding_at_seconds",
         "ridgeline_loop_lag_seconds",
         "ridgeline_control_lag_seconds",
         "ridgeline_process_resident_bytes",

@@ -157,6 +157,10 @@ def test_gauge_cells_are_those_of_the_writer(a_topology):
         *(layout.worker_base(index) + offset("ridgeline_worker_ejected") for index in range(len(topology.workers))),
         *(layout.worker_base(index) + offset("ridgeline_worker_condition") for index in range(len(topology.workers))),
         *(
+            layout.worker_base(index) + offset("ridgeline_in_flight_further_sequences")
+            for index in range(len(topology.workers))
+        ),
+        *(
             layout.worker_base(index) + offset(f"ridgeline_ledger_{name}")
             for name in ("prompt_tokens", "pending_prompt_tokens", "until_seconds")
             for index in range(len(topology.workers))
@@ -170,7 +174,7 @@ def test_gauge_cells_are_those_of_the_writer(a_topology):
         offset("ridgeline_loop_lag_seconds"),
     ]
     in_control = len(list(gauge_starts(layout, Writer.CONTROL)))
-    assert in_control == 10 * len(topology.workers) + len(topology.pools) + 9 * len(topology.keys) + 8
+    assert in_control == 13 * len(topology.workers) + len(topology.pools) + 9 * len(topology.keys) + 9
 
 
 def test_control_gauges_start_unknown(a_topology):

@@ -145,7 +145,10 @@ class Probed:
 
 @asynccontextmanager
 async def probing(
-    url: str, worker_key: str | None = None, make_cells: type[WorkerCells] = WorkerCells
+    url: str,
+    worker_key: str | None = None,
+    make_cells: type[WorkerCells] = WorkerCells,
+    read_own: Callable[[], float] = lambda: 0.0,
 ) -> AsyncIterator[Probed]:
     topology = a_topology(url)
     layout = Layout.of(topology)
@@ -159,6 +162,7 @@ async def probing(
             cells=make_cells(values, layout, topology.workers[0]),
             worker_key=worker_key,
             timing=Timing(period_seconds=0.02, health_seconds=0.2, scrape_seconds=0.3),
+            read_own=read_own,
         )
         yield Probed(probe, values, layout)
 
@@ -472,3 +476,25 @@ def test_the_size_of_the_cache_of_a_real_page() -> None:
 
     assert figures is not None
     assert figures.kv_tokens == 2_097_152.0
+
+
+PAGE_OF_LOAD = b'vllm:num_requests_running{engine="0"} 7.0\nvllm:num_requests_waiting{engine="0"} 2.0\n'
+
+
+async def test_what_a_worker_has_beyond_our_own_requests_is_others() -> None:
+    """Own ones are those before or after the page, whichever are more; a page that does not come makes it unknown again."""
+    own = iter([3.0, 1.0, 1.0, 4.0, 0.0, 0.0])
+    pages = iter([PAGE_OF_LOAD, PAGE_OF_LOAD])
+
+    async def page(_: web.Request) -> web.Response:
+        body = next(pages, None)
+        return web.Response(status=500) if body is None else web.Response(body=body)
+
+    async with a_worker(answers(), page) as url, probing(url, read_own=lambda: next(own)) as probed:
+        assert probed.probe.others is None
+        found = []
+        for _ in range(3):
+            await probed.probe.turn()
+            found.append(probed.probe.others)
+
+    assert found == [6.0, 5.0, None]

@@ -34,7 +34,7 @@ class Process:
         self.path = serving_cells(run_dir, number)
         self.topology = topology
         self.values = create_cells(self.path, Layout.of(topology), Writer.SERVING).values
-        self.loads = WorkerLoads(self.values, Layout.of(topology), topology, run_dir, number, processes)
+        self.loads = WorkerLoads(self.values, Layout.of(topology), topology, run_dir, number, processes, first_turn=number)
 
     def adopt(self, topology: Topology) -> None:
         self.topology = topology
@@ -131,7 +131,7 @@ def test_verdicts_come_from_control(process, tmp_path):
 
 
 def test_processes_begin_at_different_workers(process):
-    """The turn starts at the process's number and grows with every decision."""
+    """The turn starts where it is told to and grows with every decision."""
     turns = [[each.loads.snapshot().turn for _ in range(3)] for each in (process(0), process(1))]
 
     assert turns == [[1, 2, 3], [2, 3, 4]]
@@ -297,3 +297,40 @@ def test_a_process_that_follows_a_reload_later_ran_nothing_beside_a_request(proc
 
     assert stay.ended is not None
     assert beside(stay.begun, stay.ended, 10) is None
+
+
+def test_a_request_of_many_sequences_counts_them_while_it_runs(process):
+    """A worker's own gauge counts each of them, so that the others would seem to be somebody else's."""
+    one = process()
+    further = slot("ridgeline_in_flight_further_sequences")
+
+    block = one.loads.begin(a_decision(TWO, "w-1"), 500, 3)
+    plain = one.loads.begin(a_decision(TWO, "w-1"), 500)
+    assert one.figure("w-1", further) == 3
+    one.loads.end(plain, 500, "answered")
+    one.loads.end(block, 500, "answered", 3)
+
+    assert one.figure("w-1", further) == 0
+
+
+def test_who_is_crowded_is_what_control_has_said_lately(process, tmp_path):
+    """Of those that are; nobody without control, once it has been silent for a while, and under another topology."""
+    one = process()
+    assert one.loads.snapshot().crowded == {}
+    layout = Layout.of(TWO)
+    values = create_cells(tmp_path / CONTROL_CELLS, layout, Writer.CONTROL).values
+    values[layout.worker_base(1) + slot("ridgeline_worker_crowding_tokens")] = 700.0
+    one.loads.look_around()
+    one.loads.look_at_crowding(1.0)
+    assert one.loads.snapshot().crowded == {}  # it has not looked yet
+    values[slot("ridgeline_crowding_at_seconds")] = 100.0
+
+    def crowded(now: float) -> dict[int, float]:
+        one.loads.look_at_crowding(now)
+        return dict(one.loads.snapshot().crowded)
+
+    assert crowded(101.0) == crowded(105.0) == {1: 700.0}
+    assert crowded(105.5) == {}
+    assert crowded(101.0) == {1: 700.0}
+    one.adopt(a_topology({"default": ["w-1", "w-2"]}))
+    assert one.loads.snapshot().crowded == {}

@@ -1,7 +1,8 @@
-"""Several gateways before one simulated fleet decide by what they know themselves."""
+"""Several gateways before one simulated fleet decide by what they know themselves, and by what workers say."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ from benchmarks.policies import engines_on, hardware
 from routing.policy import Reason
 from routing.topology import Model, Pool
 from simulator import traces
-from simulator.arrivals import Poisson
+from simulator.arrivals import Arrival, Poisson
 from simulator.virtual.fleet import simulate
 from simulator.virtual.replicas import Outcome, simulate_replicas
 from simulator.virtual.routing import by_model, workers_named
@@ -74,3 +75,28 @@ def test_no_gateway_is_refused() -> None:
     """There is nobody who could decide."""
     with pytest.raises(ValueError, match="at least 1 replica, got 0"):
         outcome_of("least-load", 0)
+
+
+def hot_arrivals(count: int) -> list[Arrival]:
+    """Each second is always the same prompt; what comes between has nothing in common."""
+    arrivals = traces.mixed(count, Poisson(per_second=100.0), seed=1, shape=traces.Mixed(long_ratio=0.0))
+    return [replace(one, prompt=arrivals[0].prompt) if number % 2 == 0 else one for number, one in enumerate(arrivals)]
+
+
+def test_by_the_workers_gauges_a_full_home_is_seen_by_all() -> None:
+    """Of a prompt that everybody sends, each of many gateways sees too little itself; what they do not know they ask."""
+    outcomes = [
+        simulate_replicas(
+            engines_on(PLACEMENT, 10),
+            hot_arrivals(2500),
+            model_of("prefix-affinity", 10),
+            replicas=30,
+            seed=1,
+            reads_gauges=reads,
+        )
+        for reads in (False, True)
+    ]
+
+    blind, seeing = (sorted(outcome.peaks[10:])[len(outcome.peaks[10:]) // 2] for outcome in outcomes)
+    assert blind > 6.0 > 4.0 > seeing
+    assert Reason.LOAD_BOUND in outcomes[1].reasons
