@@ -29,7 +29,7 @@ from simulator.engine.prefix import BYTES_PER_TOKEN
 from simulator.virtual.served import quantiles
 
 MODEL = "llama-3.1-8b"
-_HOST = "127.0.0.1"
+HOST = "127.0.0.1"
 _START_SECONDS = 60.0
 _ANSWER_SECONDS = 600.0
 _MOST_TOKENS = 131_072
@@ -66,7 +66,7 @@ def config_of(urls: Sequence[str], short: int | None, ports: Sequence[int], log:
             {"name": "long", "max_total_tokens": _MOST_TOKENS, "workers": list(urls[short:])},
         ]
     names = ("listen", "observe_listen", "admin_listen")
-    listeners = {name: f"{_HOST}:{port}" for name, port in zip(names, ports, strict=True)}
+    listeners = {name: f"{HOST}:{port}" for name, port in zip(names, ports, strict=True)}
     limits = {"drain_grace_seconds": 0, "drain_seconds": 1}
     return {**listeners, "models": [{"name": MODEL, "pools": pools}], "limits": limits, "log": {"path": str(log)}}
 
@@ -98,8 +98,8 @@ async def measure(plan: Plan, short: int | None, folder: Path) -> list[tuple[str
             )
             for number in range(plan.workers)
         ]
-        urls = [await _url_of(worker) for worker in workers]
-        ports = [_free_port() for _ in range(3)]
+        urls = [await url_of(worker) for worker in workers]
+        ports = [free_port() for _ in range(3)]
         path = folder / "gateway.yaml"
         path.write_text(yaml.safe_dump(config_of(urls, short, ports, log)))
         gateway = await stack.enter_async_context(
@@ -112,8 +112,8 @@ async def measure(plan: Plan, short: int | None, folder: Path) -> list[tuple[str
                 timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS),
             )
         )
-        base_url = f"http://{_HOST}:{ports[0]}"
-        await _ready(session, f"http://{_HOST}:{ports[1]}/readyz", gateway)
+        base_url = f"http://{HOST}:{ports[0]}"
+        await ready(session, f"http://{HOST}:{ports[1]}/readyz", gateway)
         async with asyncio.TaskGroup() as calls:
             started_at = asyncio.get_running_loop().time()
             for number, arrival in enumerate(arrivals):
@@ -130,7 +130,8 @@ async def _call(session: aiohttp.ClientSession, base_url: str, request_id: str, 
             pass
 
 
-async def _url_of(worker: Child) -> str:
+async def url_of(worker: Child) -> str:
+    """Where a worker listens, as it says itself. Raises RuntimeError if it does not start."""
     async with asyncio.timeout(_START_SECONDS):
         line = await worker.first_line()
     if not line:
@@ -138,7 +139,8 @@ async def _url_of(worker: Child) -> str:
     return line.split()[-1]
 
 
-async def _ready(session: aiohttp.ClientSession, url: str, gateway: Child) -> None:
+async def ready(session: aiohttp.ClientSession, url: str, gateway: Child) -> None:
+    """Wait until a gateway serves. Raises RuntimeError if it does not start."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_START_SECONDS):
             while gateway.process.returncode is None:
@@ -150,11 +152,12 @@ async def _ready(session: aiohttp.ClientSession, url: str, gateway: Child) -> No
     raise RuntimeError(f"the gateway did not start: {gateway.last_words()}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens at now."""
     import socket  # noqa: PLC0415
 
     with socket.socket() as probe:
-        probe.bind((_HOST, 0))
+        probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
     return port
 

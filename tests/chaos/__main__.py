@@ -19,9 +19,16 @@ def main() -> int:
     parser.add_argument("--per-second", type=float, default=15.0, help="requests, at random")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1, help="serving processes")
+    parser.add_argument("--hedges", action="store_true", help="late streams are sent to a second worker as well")
     options = parser.parse_args()
     report = asyncio.run(
-        run_chaos(seconds=options.seconds, per_second=options.per_second, seed=options.seed, processes=options.processes)
+        run_chaos(
+            seconds=options.seconds,
+            per_second=options.per_second,
+            seed=options.seed,
+            processes=options.processes,
+            hedges=options.hedges,
+        )
     )
     for row in report.recoveries():
         print(json.dumps(row))
@@ -33,6 +40,7 @@ def main() -> int:
         "verdicts": Counter(one.verdict.value for one in report.results),
         "cut_unexplained": len(report.unexplained()),
         "records": report.records,
+        "hedges": report.hedges,
         "in_flight": report.in_flight,
         "in_flight_tokens": report.in_flight_tokens,
     }

@@ -22,6 +22,7 @@ _SHORT_TOKENS, _LONG_TOKENS = (50, 1500), (18_000, 22_000)
 _BOUND = 12_000  # tokens, between the pools
 _AFTER_SECONDS = 1.5  # so long after trouble ends what began before it may still fail by it
 LIMITS = {"first_byte_seconds": 4, "token_gap_seconds": 4, "connect_seconds": 2, "drain_seconds": 10}
+HEDGING = {"after_seconds": 0.3, "budget_ratio": 0.3}
 
 
 @dataclass(slots=True)
@@ -34,6 +35,7 @@ class Report:
     in_flight: float = 0.0  # over all workers, when all clients have gone
     in_flight_tokens: float = 0.0
     records: Counter[str] = field(default_factory=Counter)  # by outcome
+    hedges: Counter[str] = field(default_factory=Counter)  # requests that were sent to two workers, by what became of that
 
     def count(self, verdict: Verdict) -> int:
         """Requests that ended so."""
@@ -87,7 +89,13 @@ class Report:
 
 
 async def run_chaos(
-    *, seconds: float, per_second: float, seed: int, lasts: tuple[float, float] = (4.0, 7.0), processes: int = 1
+    *,
+    seconds: float,
+    per_second: float,
+    seed: int,
+    lasts: tuple[float, float] = (4.0, 7.0),
+    processes: int = 1,
+    hedges: bool = False,
 ) -> Report:
     """Serve mixed load for so long, with trouble that each time lasts between these seconds."""
     ports = free_ports(len(SHORT) + len(LONG) + 1)
@@ -109,6 +117,7 @@ async def run_chaos(
             }
         ],
         "limits": LIMITS,
+        "hedging": HEDGING if hedges else {},
     }
     async with simulated_workers(*workers.values(), oracle), running_gateway(config, processes=processes) as gateway:
         questions = await ask_oracle(oracle.url, draw_bodies(160, _SHORT_TOKENS, seed))
@@ -123,7 +132,9 @@ async def run_chaos(
         )
         report.in_flight = metrics.total("ridgeline_in_flight_requests")
         report.in_flight_tokens = metrics.total("ridgeline_in_flight_tokens")
-        report.records = Counter(line["outcome"] for line in await gateway.records(len(report.results)))
+        lines = await gateway.records(len(report.results))
+        report.records = Counter(line["outcome"] for line in lines)
+        report.hedges = Counter(line["hedge"] for line in lines if line["hedge"] is not None)
     return report
 
 
