@@ -185,7 +185,8 @@ class FleetHealth:
         if worker is not None:
             worker.answered += 1
             worker.row = 0
-            worker.room += 1.0
+            if self.refusing:
+                worker.room += 1.0
             if worker.busy_until is not None:
                 worker.busy_until = None
                 self.busy.discard(worker.index)

@@ -16,7 +16,7 @@ class CauseName(StrEnum):
     CONNECT = "connect"  # getting a connection to the worker
     LOOP_LAG = "loop_lag"  # the gateway itself was late
     PREFILL_STAGE = "prefill_stage"  # the pool's prefill stage was asked first, and did not help
-    FAILED_ATTEMPTS = "failed_attempts"  # other workers were asked before, and failed
+    FAILED_ATTEMPTS = "failed_attempts"  # other workers were asked before, and failed or were late
     SLOW_CLIENT = "slow_client"  # the client took the answer no faster
     MISSED_PREFIX = "missed_prefix"  # a hit that could be expected was not delivered
     ENGINE_QUEUE = "engine_queue"  # it waited in the worker

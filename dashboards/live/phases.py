@@ -18,7 +18,7 @@ class Step(StrEnum):
     GATEWAY = "gateway"  # the gateway's own work
     QUEUE = "queue"  # waiting in the gateway for a worker with room
     STAGE = "stage"  # at a worker of the pool's prefill stage, whatever came of it
-    EARLIER = "earlier"  # attempts at other workers that failed
+    EARLIER = "earlier"  # attempts at other workers that failed or were late
     CONNECT = "connect"
     WAIT = "wait"  # at the worker, before its prompt is computed
     FETCH = "fetch"  # the stage's blocks taken over, up to the first token: in the place of waiting and prefill

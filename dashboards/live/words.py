@@ -34,7 +34,7 @@ CAUSES: Mapping[str, Words] = {
         "Look at the workers of the stage (prefill_legs_total by result), or lower prefill.timeout_seconds.",
     ),
     CauseName.FAILED_ATTEMPTS: Words(
-        "other workers were asked before, and failed",
+        "other workers were asked before, and failed or were late",
         "Look at the workers that failed or hung (attempts_total by worker), not at the one that answered.",
     ),
     CauseName.SLOW_CLIENT: Words(

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from proxy.published import publish
+from proxy.serving.exchange import Exchange
+from proxy.serving.hedged import HedgedExchange
 from proxy.serving.state import Lag, ServingState
 from proxy.upstream.usage_refusals import NEEDED
 from routing.topology import Key, Topology, assemble
@@ -199,3 +201,18 @@ def test_lag_is_the_largest_of_the_last_ticks():
     assert shown[2] == 0.01
     assert set(shown[3:14]) == {1.0}
     assert shown[-1] == 0.01
+
+
+async def test_only_who_hedges_has_exchanges_that_do(state):
+    """From the topology in force on; what a budget has earned stays over a reload."""
+    hedged = a_topology({"default": ["w-0", "w-1"]}, hedging={"after_seconds": 1})
+    assert state.exchange_type is Exchange
+
+    state.adopt(hedged)
+    budget = state.hedge_budgets["m", "default"]
+    state.adopt(a_topology({"default": ["w-0", "w-1", "w-2"]}, hedging={"after_quantile": 0.9}))
+
+    assert state.exchange_type is HedgedExchange
+    assert state.hedge_budgets == {("m", "default"): budget}
+    state.adopt(TWO)
+    assert (state.exchange_type, state.hedge_budgets) == (Exchange, {})
