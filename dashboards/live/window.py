@@ -104,6 +104,15 @@ class _Lately:
     def halves(self) -> tuple[_Half, ...]:
         return (self.now,) if self.before is None else (self.now, self.before)
 
+    def recount(self, record: RequestRecord, revised: RequestRecord) -> None:
+        """A request that deviated has another first cause than was counted."""
+        before, after = record.causes[0].name, revised.causes[0].name
+        for half in self.halves:
+            if half.causes.get(before):
+                half.causes[before] -= 1
+                half.causes[after] = half.causes.get(after, 0) + 1
+                return
+
 
 class Glimpse:
     """One worker's, or several workers', last one to two minutes."""
@@ -167,6 +176,19 @@ class Window:
             if lately is None:
                 lately = self._workers[record.worker] = _Lately()
             _count(lately.now, record)
+
+    def revise(self, records: Sequence[RequestRecord]) -> None:
+        """Put these in the place of what was remembered of the same requests, whose causes are known better now."""
+        fresh = {(record.request_id, record.ended_unix_seconds): record for record in records}
+
+        def now(record: RequestRecord) -> RequestRecord:
+            return fresh.get((record.request_id, record.ended_unix_seconds), record)
+
+        for record in self._recent:
+            if (revised := now(record)) is not record and record.worker in self._workers:
+                self._workers[record.worker].recount(record, revised)
+        self._recent = deque(map(now, self._recent), maxlen=KEPT_RECORDS)
+        self._odd = deque(((number, now(record)) for number, record in self._odd), maxlen=KEPT_ODD)
 
     def turn(self, now: float) -> None:
         """Let a half begin when it is time; ``now`` is of a monotonic clock."""

@@ -67,6 +67,7 @@ class Judge:
         self._lately: dict[str, Lately] = {}
         self._topology: Topology | None = None
         self._pools: dict[PoolName, PoolLately] = {}
+        self._revised: list[RequestRecord] = []
 
     def __repr__(self) -> str:
         return f"<Judge by {self.standards}>"
@@ -161,14 +162,35 @@ class Judge:
         if lately.standard is not standard:
             lately.measure_by(standard)
         place = self._places.get((record.model, record.pool, worker))
-        usual = Usual(lately.usual_running, lately.usual_context)
-        diagnoses = diagnose(record, judgement, yardstick, usual, lambda: self._state(record, lately, place, standard))
+        diagnoses = self._diagnosed(record, judgement, lately, place, standard)
         if self.calibrations.learn(standard.key, worker, record, judgement, yardstick):
             self.standards.renew()
-        lately.take(record, judgement)
+        if diagnoses and diagnoses[0].causes[0].name == CauseName.UNEXPLAINED:
+            lately.puzzle(record, judgement)
+        if lately.take(record, judgement) and lately.puzzles:
+            self._reconsider(lately, place, standard)
         if place is not None:
             self._count(record, judgement, diagnoses, lately, place)
         return _with_limits(record, judgement, diagnoses)
+
+    def revised(self) -> list[RequestRecord]:
+        """Records given back earlier whose causes are known better by now, each once. To be asked after each `take`."""
+        revised, self._revised = self._revised, []
+        return revised
+
+    def _diagnosed(
+        self, record: RequestRecord, judgement: Judgement, lately: Lately, place: _Place | None, standard: Standard
+    ) -> tuple[Diagnosis, ...]:
+        usual = Usual(lately.usual_running, lately.usual_context)
+        return diagnose(record, judgement, standard.yardstick, usual, lambda: self._state(record, lately, place, standard))
+
+    def _reconsider(self, lately: Lately, place: _Place | None, standard: Standard) -> None:
+        """The first slow requests of a worker come before its medians tell that it is slow: they are explained by it, too."""
+        for puzzle in lately.open_puzzles():
+            diagnoses = self._diagnosed(puzzle.record, puzzle.judgement, lately, place, standard)
+            if diagnoses and diagnoses[0].causes[0].name != CauseName.UNEXPLAINED:
+                lately.puzzles.remove(puzzle)
+                self._revised.append(_with_limits(puzzle.record, puzzle.judgement, diagnoses))
 
     def accept(self, worker: str) -> None:
         """Judge all that are like this worker by what it does lately. ``LookupError`` if nothing is known of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import isnan, nan
 from statistics import median
 
@@ -45,10 +46,23 @@ class Probed:
         return waiting, kv_usage
 
 
+@dataclass(slots=True)
+class Puzzle:
+    """A request that deviated when nothing was known that would explain it."""
+
+    record: RequestRecord
+    judgement: Judgement
+    taken: int  # requests of its worker until then
+    tries_left: int = 4
+
+
 class Lately:
     """What the last requests of one worker had in common."""
 
-    __slots__ = ("attained", "contexts", "medians", "probed", "running", "standard", "taken", "usual_context", "usual_running")
+    __slots__ = (
+        *("attained", "contexts", "medians", "probed", "puzzles", "running", "standard"),
+        *("taken", "usual_context", "usual_running"),
+    )
 
     def __init__(self) -> None:
         self.attained: dict[str, deque[float]] = {figure: deque(maxlen=_RECENT) for figure in FIGURES}
@@ -56,13 +70,14 @@ class Lately:
         self.running: deque[float] = deque(maxlen=4 * _RECENT)
         self.contexts: deque[float] = deque(maxlen=4 * _RECENT)
         self.probed = Probed()
+        self.puzzles: deque[Puzzle] = deque(maxlen=_RECENT)
         self.standard: Standard | None = None  # that the ratios were measured by
         self.taken = 0
         self.usual_running: float | None = None
         self.usual_context: float | None = None
 
-    def take(self, record: RequestRecord, judgement: Judgement) -> None:
-        """Remember one request; what it attained only where others' prompts were not in its way."""
+    def take(self, record: RequestRecord, judgement: Judgement) -> bool:
+        """Remember one request; what it attained only where others' prompts were not in its way. Whether medians are new."""
         self.taken += 1
         if (held := judgement.ttft) is not None and has_clean_ttft(record) and not held.is_interval:
             self.attained["ttft"].append(held.attained_ratio)
@@ -70,8 +85,23 @@ class Lately:
             self.attained["tpot"].append(held.attained_ratio)
         self.running.append(record.beside_decode_requests or 0.0)
         self.contexts.append(float(record.prompt_tokens or 0))
-        if self.taken % _STEP == 0:
-            self.renew()
+        if self.taken % _STEP:
+            return False
+        self.renew()
+        return True
+
+    def puzzle(self, record: RequestRecord, judgement: Judgement) -> None:
+        """Remember a request that deviated and that nothing explains, as it came from the serving process."""
+        self.puzzles.append(Puzzle(record, judgement, self.taken))
+
+    def open_puzzles(self) -> list[Puzzle]:
+        """Those among the requests that the medians are taken over; each is given four times at most."""
+        found = [puzzle for puzzle in self.puzzles if puzzle.taken > self.taken - _RECENT and puzzle.tries_left > 0]
+        for puzzle in found:
+            puzzle.tries_left -= 1
+        self.puzzles.clear()
+        self.puzzles.extend(found)
+        return found
 
     def slower_ratio(self) -> float | None:
         """Measured over expected, of the figure that lost more; ``None`` if nothing is lost, or nothing known."""
@@ -89,6 +119,7 @@ class Lately:
     def measure_by(self, standard: Standard) -> None:
         """Hold requests against this from now on; what was attained by another measure is forgotten."""
         self.standard = standard
+        self.puzzles.clear()
         for figure, ratios in self.attained.items():
             ratios.clear()
             self.medians[figure] = nan

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 from time import monotonic, process_time
@@ -103,6 +103,7 @@ class LiveFeed:
         self._cost_seconds = 0.0
         self._fleet = b""
         self._rows = b""
+        self._revised: list[RequestRecord] = []  # since the last look
         self._rows_between = (0, 0)  # records taken when those rows begin, and when they end
 
     def __repr__(self) -> str:
@@ -114,6 +115,14 @@ class LiveFeed:
             self.window.take(records)
         except Exception:
             _log.exception("records could not be taken for the live page")
+
+    def revise(self, records: Sequence[RequestRecord]) -> None:
+        """The causes of these, which were taken before, are known better now."""
+        try:
+            self.window.revise(records)
+            self._revised += records
+        except Exception:
+            _log.exception("records could not be revised for the live page")
 
     async def run(self) -> None:
         """Look again and again until cancelled. A fault of ours in one look is logged and does not end it."""
@@ -248,10 +257,11 @@ class LiveFeed:
         )
         if self.viewers:
             begin = self._rows_between[1]
-            self._rows = self._encoded(self.window.newest(_ROWS, after=begin))
+            self._rows = self._encoded(chain(self.window.newest(_ROWS, after=begin), self._revised))
             self._rows_between = (begin, self.window.taken)
         else:
             self._rows_between = (self.window.taken, self.window.taken)
+        self._revised = []
         self._cost_seconds = cost + process_time() - began_at
         self._looked_at = monotonic()
         self._tell()

@@ -7,7 +7,7 @@ import errno
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import isnan
 from pathlib import Path
@@ -258,6 +258,13 @@ class GatewayView:
         scene = self._shown
         arrays = [array for array in scene.serving.by_slot() if array is not None]
         return lambda worker: condition_of(scene.layout, worker, arrays)
+
+    def revise(self, records: Iterable[RequestRecord]) -> None:
+        """Put these in the place of the newest records of the same requests, whose causes are known better now."""
+        fresh = {(record.request_id, record.ended_unix_seconds): record for record in records}
+        revised = [fresh.get((record.request_id, record.ended_unix_seconds), record) for record in self.recent]
+        self.recent.clear()
+        self.recent.extend(revised)
 
     def records(self) -> bytes:
         """Return the newest records, newest first, as JSON."""

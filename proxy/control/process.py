@@ -154,6 +154,9 @@ async def run(config: Config, text: str, options: Options) -> None:
             records = judge.take(watch.take(followers.take(records)))
             view.recent.extend(records)
             feed.take(records)
+            if revised := judge.revised():
+                view.revise(revised)
+                feed.revise(revised)
             log.write_all(records)
 
         listeners = [_listen(name, getattr(config, name)) for name in ("observe_listen", "admin_listen")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import quantiles
 from time import process_time
 
+import msgspec
 import pytest
 
 from dashboards.live.window import BOUNDS, HALF_SECONDS, KEPT_ODD, KEPT_RECORDS, Window
@@ -129,6 +130,21 @@ def test_those_that_failed_or_deviated_are_kept_for_longer() -> None:
 
     window.take([a_record(deviations=("tpot",))] * KEPT_ODD)
     assert (window.find("cut"), len(list(window.odd(until=window.taken)))) == (None, KEPT_ODD)
+
+
+def test_a_cause_that_is_known_better_takes_the_place_of_what_was_said() -> None:
+    """In the newest records, in those kept longer, and in the count of causes; others with the same id stay."""
+    riddle = a_record("r-1", ended_unix_seconds=5.0, deviations=("ttft",), causes=(Cause("unexplained", 2.0),))
+    solved = msgspec.structs.replace(riddle, causes=(Cause("slower_than_peers", 2.0),))
+    again = msgspec.structs.replace(riddle, ended_unix_seconds=6.0)
+    window = a_window(riddle, again)
+    window.turn(HALF_SECONDS)
+
+    window.revise([solved, msgspec.structs.replace(solved, request_id="gone")])
+
+    assert list(window.newest(9)) == [again, solved]
+    assert list(window.odd(9)) == [again, solved]
+    assert window.glimpse("w-0").causes == {"unexplained": 1, "slower_than_peers": 1}
 
 
 def test_workers_that_are_gone_are_forgotten() -> None:

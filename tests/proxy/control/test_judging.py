@@ -14,6 +14,7 @@ from proxy.config.settings import parse_config
 from proxy.config.wiring import build_topology
 from proxy.control.judging import Judge
 from telemetry.layout import Layout, slot
+from tests.proxy.control.clocks import Clock
 from tests.telemetry.judged import a_stream, later, tpot, ttft
 
 CONFIG = """
@@ -34,7 +35,8 @@ class Court:
         self.topology = build_topology(config)
         self.layout = Layout.of(self.topology)
         self.cells = memoryview(array("d", [0.0] * self.layout.size))
-        self.judge = Judge()
+        self.clock = Clock()
+        self.judge = Judge(clock=self.clock.steady)
         self.judge.know(deployments_of(config, Path()))
         self.judge.adopt(self.topology, self.cells)
 
@@ -126,6 +128,23 @@ def test_a_worker_is_compared_with_its_peers(court):
     assert found.causes[0].name == "slower_than_peers"
     assert court.worker(0, "ridgeline_worker_attained_ratio", figure="tpot") == pytest.approx(1 / 3, rel=0.01)
     assert court.worker(1, "ridgeline_worker_attained_ratio", figure="tpot") == pytest.approx(1.0, rel=0.01)
+
+
+def test_what_was_unexplained_is_explained_once_its_worker_is_known_to_be_slow(court):
+    """Each request once, with the causes that it would have had; those of other workers stay as they are."""
+    slow = later(a_stream(worker="w-0", tpot_seconds=4 * tpot(2000, 101)), 3 * ttft(2000))
+    first, other = (
+        msgspec.structs.replace(slow, request_id=name, worker=worker) for name, worker in (("a", "w-0"), ("b", "w-1"))
+    )
+    told = court.judge.take([first, other])
+    for _ in range(24):
+        court.judge.take([a_stream(worker="w-1"), slow])
+
+    revised = court.judge.revised()
+    assert [one.causes[0].name for one in told] == ["unexplained"] * 2
+    assert {one.request_id: one.causes[0].name for one in revised} == {"a": "slower_than_peers", "r": "slower_than_peers"}
+    assert [one.deviations for one in revised if one.request_id == "a"] == [("ttft", "tpot")]
+    assert court.judge.revised() == []
 
 
 def test_few_requests_have_no_median(court):

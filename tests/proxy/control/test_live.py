@@ -11,6 +11,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
@@ -27,7 +28,7 @@ from proxy.rundir import STOPPING_MARK, serving_cells
 from telemetry.catalog import Writer
 from telemetry.cells import create_cells
 from telemetry.layout import Layout
-from telemetry.record import Outcome
+from telemetry.record import Cause, Outcome
 from tests.dashboards.live.requests_made import a_record
 from tests.proxy.control.clocks import Clock
 from tests.proxy.fleets import a_topology, eventually, running_fleet
@@ -125,6 +126,27 @@ async def test_a_viewer_gets_the_fleet_and_what_ends(page):
     assert [row["id"] for row in first[2][1]] == ["r-2", "r-1"]
     assert [row["id"] for row in then[1][1]] == ["r-3"]
     assert [row["id"] for row in last[1][1]] == ["r-4"]
+
+
+async def test_a_viewer_gets_a_row_again_whose_cause_is_known_better(page):
+    """With the next that ends; what is asked for later says the same."""
+    riddle = a_record("r-1", deviations=("ttft",), causes=(Cause("unexplained", 2.0),))
+    page.feed.take([riddle])
+    async with page.client.get("/api/stream") as answer:
+        for _ in range(3):
+            await next_event(answer)
+        solved = msgspec.structs.replace(riddle, causes=(Cause("slower_than_peers", 2.0),))
+        page.feed.take([a_record("r-2")])
+        page.feed.revise([solved])
+        await page.feed._look()
+        found = dict([await next_event(answer) for _ in range(2)])
+    why = await (await page.client.get("/api/records/r-1/why")).json()
+
+    assert [(row["id"], [name for name, _ in row["causes"]]) for row in found["records"]] == [
+        ("r-2", []),
+        ("r-1", ["slower_than_peers"]),
+    ]
+    assert [cause["cause"] for cause in why["causes"]] == ["slower_than_peers"]
 
 
 async def test_a_viewer_gets_what_went_wrong_before_the_newest(page):
