@@ -126,15 +126,37 @@ def series(metrics: Metrics) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
     return {(sample.name, tuple(sample.labels.items())) for name in metrics for sample in metrics[name]}
 
 
+NO_MODELS = (
+    "",
+    "x" * 10_000,
+    'a"b\\c\nd',
+    "unknown",
+    "none",
+    "Tiny",
+    "TINY",
+    " tiny",
+    "tiny ",
+    "tiny:lora-7",
+    "tiny/adapter",
+    "tiny\u0000",
+)
+ODD_MODELS = (None, 1, [], {}, True, *NO_MODELS)
+
+
 async def test_series_do_not_grow_with_what_clients_send(scene: Scene) -> None:
     """Models, paths, methods and ids that nobody configured add no series."""
-    before = series(await scene.quiet())
+    page = await scene.quiet()
+    before = series(page)
+    refused_before = page.total("ridgeline_requests_total", model="unknown", outcome="client_error")
     async with await scene.connect() as client:
         for number in range(200):
             await client.request("POST", "/v1/chat/completions", {"model": f"m-{number}", "messages": []}, scene.headers)
             await client.request(("PUT", "DELETE", "GET")[number % 3], f"/{number}", {}, scene.headers)
             if number % 50 == 0:
-                for model in (None, 1, [], {}, True, "", "x" * 10_000, 'a"b\\c\nd', "unknown", "none"):
+                for model in ODD_MODELS:
                     await client.request("POST", "/v1/chat/completions", {"model": model, "messages": []}, scene.headers)
+    page = await scene.quiet()
 
-    assert series(await scene.quiet()) == before
+    assert series(page) == before
+    refused = page.total("ridgeline_requests_total", model="unknown", outcome="client_error") - refused_before
+    assert refused >= 200 + 4 * len(NO_MODELS), "all names that nobody configured are one"

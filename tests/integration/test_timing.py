@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -273,3 +274,55 @@ async def test_a_client_that_leaves_before_the_first_token_has_no_ttft(scene: Sc
 
     assert (record["ttft_seconds"], record["no_token"]) == (None, "cut")
     assert after.total("ridgeline_ttft_seconds_count") == before.total("ridgeline_ttft_seconds_count")
+
+
+JUMPING_CLOCK = """
+import time
+
+steps = [-3600.0, 3600.0]
+
+
+def jumping(real, scale):
+    def read():
+        steps.append(steps.pop(0))
+        return real() + type(real())(steps[0] * scale)
+
+    return read
+
+
+time.time, time.time_ns = jumping(time.time, 1), jumping(time.time_ns, 10**9)
+"""
+
+
+async def test_a_wall_clock_that_jumps_moves_no_duration(tmp_path: Path) -> None:
+    """Set an hour back and forth at each reading, in every process of the gateway: durations are what the client saw."""
+    (tmp_path / "sitecustomize.py").write_text(JUMPING_CLOCK)
+    async with running_scene(environ={"PYTHONPATH": str(tmp_path)}) as jumping:
+        script = [Send(sse_head()), ROLE, Wait(0.1), Send(part({"content": "MARK"})), Wait(0.1), Send(part({"content": "z"}))]
+        seen = [await jumping.ask([*script, *ending(2)]) for _ in range(4)]
+        page = await jumping.quiet()
+
+    ended = [one.record["ended_unix_seconds"] for one in seen]
+    assert max(ended) - min(ended) > 3000, "the clock did not jump"
+    for one in seen:
+        assert one.record["ttft_seconds"] == near(one.answer.at(b"MARK") - one.sent_at)
+        assert one.record["e2e_seconds"] == near(one.answer.reads[-1][0] - one.sent_at)
+        durations = [value for name, value in one.record.items() if name.endswith("_seconds") and "unix" not in name]
+        assert all(0 <= value < 1 for value in durations if value is not None)
+    for family in ("ttft", "tpot", "e2e", "queue", "connect", "overhead"):
+        assert page.total(f"ridgeline_{family}_seconds_sum") < 4
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_a_streams_ttft_is_not_its_end(scene: Scene, path: str) -> None:
+    """On either path the first token is told from the last; a path that nobody serves is no sample."""
+    choice = {"delta": {"content": "a"}} if path == CHAT else {"text": "a"}
+    token = chunk(event({**FRAME, "choices": [{"index": 0, **choice, "finish_reason": None}]}))
+    before = await scene.gateway.metrics()
+    seen = await scene.ask([Send(sse_head()), Send(token), Wait(0.1), Send(token), *ending(2)], body=chat_body(), path=path)
+    stray = await scene.ask([], body=chat_body(), path="/v1/complete")
+    after = await scene.gateway.metrics()
+
+    assert seen.record["ttft_seconds"] < seen.record["e2e_seconds"] - 0.09
+    assert (stray.answer.status, stray.record["ttft_seconds"]) == (404, None)
+    assert after.total("ridgeline_ttft_seconds_count") - before.total("ridgeline_ttft_seconds_count") == 1
