@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from proxy.replaying.outcome import Outcome, Remark
+from proxy.replaying.table import compared
 from simulator.replay.layouts import Figures, Result
 
 SCHEMA = 1
@@ -33,7 +34,7 @@ def document_of(outcome: Outcome, remarks: Sequence[Remark]) -> Json:
         "targets": asdict(answer.targets),
         "output_budget_tokens": answer.budget_tokens,
         "search_requests": answer.search_requests,
-        "tried": [_result(result) for result in (*answer.policies, *answer.tried)],
+        "tried": [_result(result) for result in compared(answer)],
         "before": _result(answer.before),
         "suggested": None if answer.after is None else _result(answer.after),
         "near_boundaries": list(answer.near_boundaries),
@@ -48,6 +49,7 @@ def _result(result: Result) -> Json:
     return {
         "name": layout.name,
         "policy": layout.policy,
+        "is_recorded": layout.is_recorded,
         "pools": [asdict(part) for part in layout.parts],
         "met_ratio": result.met_ratio,
         "short": _figures(result.short),

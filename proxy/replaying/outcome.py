@@ -42,11 +42,14 @@ def remarks_of(outcome: Outcome) -> tuple[Remark, ...]:
     answer = outcome.answer
     found: list[Remark] = []
     if answer.after is None:
+        kept, does = (
+            ("Keep these pools", "these do") if answer.before.layout.is_recorded else ("Have one pool", "one pool does")
+        )
         found.append(
             Remark(
                 "stay",
-                f"Have one pool: no division of {outcome.workers} workers serves more requests within the targets than "
-                f"{answer.before.met_ratio:.1%}, which one pool does.",
+                f"{kept}: no division of {outcome.workers} workers serves more requests within the targets than "
+                f"{answer.before.met_ratio:.1%}, which {does}.",
             )
         )
     else:
@@ -57,7 +60,15 @@ def remarks_of(outcome: Outcome) -> tuple[Remark, ...]:
 
 
 def _suggested(answer: Answer, after: Result) -> Iterator[Remark]:
-    before, boundary, short = answer.before, after.layout.boundary_tokens or 0, after.layout.parts[0].workers
+    before, boundary, short = answer.before, after.layout.boundary_tokens, after.layout.parts[0].workers
+    if boundary is None:
+        yield Remark(
+            "suggestion",
+            f"One pool of all {short} workers: {after.met_ratio:.1%} of requests within the targets instead of "
+            f"{before.met_ratio:.1%}.",
+        )
+        yield from _loads(answer)
+        return
     long = after.layout.parts[1].workers
     yield Remark(
         "suggestion",
@@ -81,6 +92,10 @@ def _suggested(answer: Answer, after: Result) -> Iterator[Remark]:
         )
     else:
         yield Remark("boundary_is_sharp", "Other boundaries that were tried lose over one percent of the requests.")
+    yield from _loads(answer)
+
+
+def _loads(answer: Answer) -> Iterator[Remark]:
     for check in answer.loads:
         kept = "holds" if check.after_met_ratio > check.before_met_ratio else "does not hold"
         yield Remark(
@@ -125,11 +140,18 @@ def _told(outcome: Outcome) -> Iterator[Remark]:
     for reason, count in reading.passed_over.items():
         yield Remark("passed_over", f"{count:,} requests {reason} were passed over.")
     pools = {shape.pool for shape in reading.shapes if shape.pool is not None}
-    if len(pools) > 1:
+    recorded = outcome.answer.before.layout
+    if recorded.is_recorded and recorded.workers != outcome.workers:
+        yield Remark(
+            "other_workers",
+            f"The records come from {recorded.workers} workers, everything else here has {outcome.workers}: compare with "
+            f"--workers {recorded.workers}.",
+        )
+    if len(pools) > 1 and not recorded.is_recorded:
         yield Remark(
             "recorded_in_pools",
-            f"The records come from {len(pools)} pools. Everything here is compared with one pool of all workers, not with "
-            "those: for a row of theirs give --threshold and --short-workers.",
+            f"The records come from {len(pools)} pools, but do not tell of one model's workers in each. Everything here is "
+            "compared with one pool of all workers, not with those: for a row of theirs give --threshold and --short-workers.",
         )
     if not any(shape.cached_tokens or shape.blocks for shape in reading.shapes):
         yield Remark(

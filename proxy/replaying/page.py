@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxy.replaying.outcome import Outcome, Remark
-from proxy.replaying.table import HEADS, cells_of, describe
+from proxy.replaying.table import HEADS, cells_of, compared, describe
 from proxy.reporting.charts import Chart, Line, Mark, Stroke
 from proxy.reporting.page import Section, Sheet
 from simulator.replay.layouts import Result
@@ -35,7 +35,7 @@ def sections_of(outcome: Outcome, remarks: Sequence[Remark]) -> list[Section]:
         Section(title="How it depends on the boundary", charts=charts),
         Section(
             title=f"Every layout that was tried, on {answer.search_requests:,} requests",
-            sheet=_sheet([*answer.policies, *answer.tried]),
+            sheet=_sheet(compared(answer)),
         ),
     ]
 

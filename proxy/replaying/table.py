@@ -10,6 +10,7 @@ from rich.table import Table
 
 from proxy.replaying.outcome import Outcome, Remark
 from simulator.replay.layouts import Result
+from simulator.replay.search import Answer
 
 HEADS = (
     "layout",
@@ -33,10 +34,10 @@ def print_outcome(outcome: Outcome, remarks: Sequence[Remark], console: Console)
         _say(console, line)
     if answer.search_requests < outcome.requests:
         title = f"Layouts on {answer.search_requests:,} requests from the middle of the trace"
-        console.print(_table(title, [*answer.policies, *answer.tried]))
+        console.print(_table(title, compared(answer)))
         console.print(_table(f"All {outcome.requests:,} requests", _final(outcome)))
     else:
-        console.print(_table("Layouts", [*answer.policies, *answer.tried]))
+        console.print(_table("Layouts", compared(answer)))
         console.print(_table("At the boundary that is suggested", _final(outcome)))
     if reading.format == "ridgeline" and len({shape.model for shape in reading.shapes}) > 1:
         _say(console, "The records are of several models, which were replayed as one: choose one with --only-model.")
@@ -59,6 +60,11 @@ def describe(outcome: Outcome) -> list[str]:
         f"{what}, {outcome.trace_seconds:,.0f} s of traffic, on {fleet}; computed in {outcome.seconds:.0f} s",
         f"targets: TPOT up to {1000 * targets.tpot_seconds:.1f} ms, TTFT up to {ttft}; {budget}",
     ]
+
+
+def compared(answer: Answer) -> list[Result]:
+    """Every layout that was tried on a part of the trace, that of the records first."""
+    return [*([] if answer.recorded is None else [answer.recorded]), *answer.policies, *answer.tried]
 
 
 def cells_of(result: Result) -> list[str]:

@@ -42,6 +42,7 @@ class _LogLine(msgspec.Struct):
     outcome: str = "ok"
     model: str | None = None
     pool: str | None = None
+    worker: str | None = None
     prompt_tokens: int | None = None
     estimated_prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -146,6 +147,7 @@ def _of_log(line: str) -> Shape:
         session=0 if found.chain_id is None else _number(found.chain_id),
         model=found.model,
         pool=None if found.pool == NO_POOL else found.pool,
+        worker=found.worker or None,
     )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from routing.topology import Model, Pool
 from simulator.arrivals import Arrival
 from simulator.engine.engine import Engine, EngineSettings
 from simulator.hardware import Placement
-from simulator.virtual.fleet import simulate
+from simulator.replay.shapes import Shape
+from simulator.virtual.fleet import Choose, simulate
 from simulator.virtual.routing import by_model, workers_named
 from simulator.virtual.served import Quantiles, Served, quantiles
 
@@ -29,10 +31,14 @@ class Layout:
 
     parts: tuple[Part, ...]
     policy: str
+    is_recorded: bool = False  # requests go to the pool that served them then, whatever its boundary was
 
     @property
     def name(self) -> str:
         """In a few words."""
+        if self.is_recorded:
+            pools = " + ".join(f"{part.workers} in {part.name}" for part in self.parts)
+            return f"as it is: {pools}, {self.policy}"
         if len(self.parts) == 1:
             return f"one pool of {self.parts[0].workers}, {self.policy}"
         pieces = [
@@ -46,9 +52,14 @@ class Layout:
         """Of the smallest pool; ``None`` for a single one."""
         return self.parts[0].max_total_tokens if len(self.parts) > 1 else None
 
+    @property
+    def workers(self) -> int:
+        """Of all pools."""
+        return sum(part.workers for part in self.parts)
+
     def model(self) -> Model:
         """For the gateway's routing functions."""
-        named = workers_named([f"worker-{number}" for number in range(sum(part.workers for part in self.parts))])
+        named = workers_named([f"worker-{number}" for number in range(self.workers)])
         pools, start = [], 0
         for index, part in enumerate(self.parts):
             pools.append(
@@ -77,6 +88,25 @@ def two_pools(workers: int, short: int, boundary_tokens: int, policy: str) -> La
         Part(name="long", workers=workers - short),
     )
     return Layout(parts=parts, policy=policy)
+
+
+def recorded_layout(shapes: Sequence[Shape], policy: str) -> Layout | None:
+    """The pools that served these requests, each with the workers that are told of; those of short requests first.
+
+    ``None`` if fewer than two are told of, or one without its workers, or requests were for several models.
+    """
+    if len({shape.model for shape in shapes}) > 1:
+        return None
+    workers: dict[str, set[str]] = {}
+    tokens: dict[str, list[int]] = {}
+    for shape in shapes:
+        if shape.pool is not None:
+            workers.setdefault(shape.pool, set()).update(() if shape.worker is None else (shape.worker,))
+            tokens.setdefault(shape.pool, []).append(shape.prompt_tokens)
+    if len(workers) < 2 or not all(workers.values()):
+        return None
+    names = sorted(workers, key=lambda name: median(tokens[name]))
+    return Layout(parts=tuple(Part(name=name, workers=len(workers[name])) for name in names), policy=policy, is_recorded=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +172,15 @@ def engines_for(placement: Placement, count: int) -> list[Engine]:
 
 def run(layout: Layout, arrivals: Sequence[Arrival], placement: Placement) -> list[Served]:
     """Serve them all by fresh engines, in virtual time."""
-    engines = engines_for(placement, sum(part.workers for part in layout.parts))
-    return simulate(engines, arrivals, by_model(layout.model()))
+    engines, model = engines_for(placement, layout.workers), layout.model()
+    return simulate(engines, arrivals, _as_recorded(model) if layout.is_recorded else by_model(model))
+
+
+def _as_recorded(model: Model) -> Choose:
+    """Among the workers of the pool that an arrival's kind names; of the last pool if it names none."""
+    within = {pool.name: by_model(replace(model, pools=(pool,))) for pool in model.pools}
+    last = within[model.pools[-1].name]
+    return lambda arrival, fleet: within.get(arrival.kind, last)(arrival, fleet)
 
 
 def result_of(layout: Layout, served: Sequence[Served], totals: Sequence[int], split_tokens: int, targets: Targets) -> Result:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from simulator.engine.timing import Part, work_of
 from simulator.hardware import Placement
-from simulator.replay.layouts import Layout, Result, Targets, one_pool, result_of, run, two_pools
+from simulator.replay.layouts import Layout, Result, Targets, one_pool, recorded_layout, result_of, run, two_pools
 from simulator.replay.shapes import Shape, arrivals_of, in_order, output_budget, total_tokens, window
 from simulator.virtual.served import Served, quantiles
 
@@ -60,10 +60,11 @@ class Answer:
 
     targets: Targets
     budget_tokens: int
-    before: Result
+    before: Result  # as it is: of the pools that the records come from, else of one pool
     after: Result | None  # of the suggestion; None: stay
     tried: tuple[Result, ...]
     policies: tuple[Result, ...]  # one pool with each policy
+    recorded: Result | None  # of the pools that the records come from; None: they tell of fewer than two
     near_boundaries: tuple[int, ...]  # as good in practice, with the same division
     alike_boundaries: tuple[int, ...]  # that divide these requests just as the suggested one
     loads: tuple[LoadCheck, ...]
@@ -76,7 +77,9 @@ def search(question: Question, tell: Callable[[str], None] = lambda what: None) 
     part = window(question.shapes, question.search_requests)
     trial = _Trial(part, budget, question.placement)
     totals = [total_tokens(shape, budget) for shape in part]
-    now = one_pool(question.workers, question.policies[0])
+    one = one_pool(question.workers, question.policies[0])
+    recorded = recorded_layout(question.shapes, question.policies[0])
+    now = recorded or one
     tell(now.name)
     served = trial.serve(now)
     widest = max(totals, default=1)
@@ -89,13 +92,14 @@ def search(question: Question, tell: Callable[[str], None] = lambda what: None) 
             layout = two_pools(question.workers, short, boundary, question.policies[0])
             tell(layout.name)
             tried.append((trial.result(layout, boundary, targets), group))
-    policies = [result_of(now, served, totals, widest, targets)]
-    for policy in question.policies[1:]:
+    before = result_of(now, served, totals, widest, targets)
+    policies = [before] if recorded is None else []
+    for policy in question.policies[len(policies) :]:
         layout = one_pool(question.workers, policy)
         tell(layout.name)
         policies.append(trial.result(layout, widest, targets))
-    best = _best(policies[0], [result for result, _ in tried])
-    return _answer(question, budget, targets, trial, tried, tuple(policies), best, tell)
+    best = _best(before, [result for result, _ in tried] + ([] if recorded is None else policies[:1]))
+    return _answer(question, budget, targets, trial, tried, tuple(policies), before, best, tell)
 
 
 def targets_of(question: Question, served: Sequence[Served]) -> Targets:
@@ -182,19 +186,32 @@ def _answer(
     trial: _Trial,
     tried: Sequence[tuple[Result, tuple[int, ...]]],
     policies: tuple[Result, ...],
+    first: Result,
     best: Result | None,
     tell: Callable[[str], None],
 ) -> Answer:
+    """``first``: as it is, on a part of the trace."""
     part_is_all = len(question.shapes) <= question.search_requests
-    now = policies[0].layout
+    now = first.layout
+    recorded = first if now.is_recorded else None
     whole = trial if part_is_all else _Trial(question.shapes, budget, question.placement)
-    if best is None or best.layout.boundary_tokens is None:
-        totals = [total_tokens(shape, budget) for shape in question.shapes]
-        tell(f"{now.name}, all requests")
-        before = policies[0] if part_is_all else whole.result(now, max(totals, default=1), targets)
-        return _stay(targets, budget, before, [result for result, _ in tried], policies, len(question.shapes), question)
-    boundary = best.layout.boundary_tokens
     tell(f"{now.name}, all requests")
+    widest = max((total_tokens(shape, budget) for shape in question.shapes), default=1)
+    boundary = widest if best is None else best.layout.boundary_tokens or widest
+    if best is None:
+        return Answer(
+            targets=targets,
+            budget_tokens=budget,
+            before=first if part_is_all else whole.result(now, boundary, targets),
+            after=None,
+            tried=tuple(result for result, _ in tried),
+            policies=policies,
+            recorded=recorded,
+            near_boundaries=(),
+            alike_boundaries=(),
+            loads=(),
+            search_requests=min(len(question.shapes), question.search_requests),
+        )
     before = whole.result(now, boundary, targets)
     tell(f"{best.layout.name}, all requests")
     after = best if part_is_all else whole.result(best.layout, boundary, targets)
@@ -203,9 +220,10 @@ def _answer(
     for load in _LOADS:
         tell(f"{best.layout.name}, {load:.0%} of the load")
         other = _Trial(part, budget, question.placement, faster=load)
-        first, second = other.result(now, boundary, targets), other.result(best.layout, boundary, targets)
-        loads.append(LoadCheck(load_ratio=load, before_met_ratio=first.met_ratio, after_met_ratio=second.met_ratio))
-    same = [(result, group) for result, group in tried if result.layout.parts[0].workers == best.layout.parts[0].workers]
+        now_met, best_met = (other.result(layout, boundary, targets).met_ratio for layout in (now, best.layout))
+        loads.append(LoadCheck(load_ratio=load, before_met_ratio=now_met, after_met_ratio=best_met))
+    short = best.layout.parts[0].workers
+    same = [(result, group) for result, group in tried if result.layout.parts[0].workers == short]
     near = [at for result, group in same if result.met_ratio >= best.met_ratio - _NEAR_RATIO for at in group]
     return Answer(
         targets=targets,
@@ -214,31 +232,9 @@ def _answer(
         after=after,
         tried=tuple(result for result, _ in tried),
         policies=policies,
+        recorded=recorded,
         near_boundaries=tuple(sorted(near)),
-        alike_boundaries=next(group for result, group in same if result is best),
+        alike_boundaries=next((group for result, group in same if result is best), ()),
         loads=tuple(loads),
         search_requests=min(len(question.shapes), question.search_requests),
-    )
-
-
-def _stay(
-    targets: Targets,
-    budget: int,
-    before: Result,
-    tried: Sequence[Result],
-    policies: tuple[Result, ...],
-    count: int,
-    question: Question,
-) -> Answer:
-    return Answer(
-        targets=targets,
-        budget_tokens=budget,
-        before=before,
-        after=None,
-        tried=tuple(tried),
-        policies=policies,
-        near_boundaries=(),
-        alike_boundaries=(),
-        loads=(),
-        search_requests=min(count, question.search_requests),
     )

@@ -30,6 +30,7 @@ class Shape:
     session: int = 0
     model: str | None = None
     pool: str | None = None  # that served it
+    worker: str | None = None  # the one of the pool
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ def arrivals_of(shapes: Sequence[Shape], budget: int) -> list[Arrival]:
             prompt=Prompt(tokens=shape.prompt_tokens, blocks=_blocks(shape, number, longest), digest=b""),
             output_tokens=shape.output_tokens,
             max_tokens=_declared(shape, budget),
-            kind="",
+            kind=shape.pool or "",
             session=shape.session or number + 1,
         )
         for number, shape in enumerate(shapes)
@@ -150,4 +151,6 @@ def _moved(shape: Shape, at_seconds: float) -> Shape:
         block_tokens=shape.block_tokens,
         session=shape.session,
         model=shape.model,
+        pool=shape.pool,
+        worker=shape.worker,
     )

@@ -104,22 +104,60 @@ def test_a_page_that_cannot_be_written_is_told(asked: Asked, tmp_path: Path) -> 
     assert "cannot be written" in err
 
 
-@pytest.mark.parametrize(("pools", "is_told"), [(("short", "long"), True), (("short", "none"), False), ((None, None), False)])
-def test_records_of_several_pools_are_not_compared_with_those(
-    asked: Asked, tmp_path: Path, pools: tuple[str | None, ...], *, is_told: bool
-) -> None:
-    """The first row is one pool of all workers, which is not what was there then. Requests that reached no pool are in none."""
-    log = tmp_path / "requests.jsonl"
-    with log.open("w") as file:
+def log_of(path: Path, served: list[tuple[str | None, str | None]]) -> Path:
+    """Forty requests of the gateway's log, one a second, by these pools and workers in turn; every fourth is long."""
+    with path.open("w") as file:
         for at in range(40):
+            pool, worker = served[at % len(served)]
             line = {
                 "time": f"2026-11-30T08:24:{at:02d}.000Z",
-                "prompt_tokens": 700,
+                "prompt_tokens": 700 if at % 4 else 40_000,
                 "completion_tokens": 20,
-                "pool": pools[at % 2],
+                "pool": pool,
+                "worker": worker,
             }
             file.write(json.dumps(line) + "\n")
-    status, out, err = shown(replace(asked, records=str(log)))
+    return path
+
+
+POOLS: list[tuple[str | None, str | None]] = [("big", "http://c:8000"), ("small", "http://a:8000"), ("small", "http://b:8000")]
+
+
+def test_records_of_several_pools_are_compared_with_those(asked: Asked, tmp_path: Path) -> None:
+    """The first row is the pools that served them, each with its workers; one pool of all workers is another row."""
+    log = log_of(tmp_path / "requests.jsonl", [*POOLS, POOLS[1]])
+    status, out, err = shown(replace(asked, records=str(log), workers=3, short_workers=1))
 
     assert (status, err) == (0, "")
+    assert out.count("as it is: 2 in small + 1 in big") == 2  # where layouts are compared, and in the end
+    assert "one pool of 3, prefix-affinity" in out
+    assert "1 up to 16,384 + 2 above" in out
+    assert "The records come from" not in out
+
+    found = json.loads(shown(replace(asked, records=str(log), workers=3, short_workers=1), as_json=True)[1])
+    assert found["before"]["is_recorded"] is True
+    assert [one["is_recorded"] for one in found["tried"]] == [True, False, False]
+    assert [(pool["name"], pool["workers"]) for pool in found["before"]["pools"]] == [("small", 2), ("big", 1)]
+
+
+def test_other_workers_than_those_of_the_records_are_told(asked: Asked, tmp_path: Path) -> None:
+    """Rows that differ in hardware are no fair comparison, so it is said how to make one."""
+    log = log_of(tmp_path / "requests.jsonl", [*POOLS, POOLS[1]])
+    _, out, _ = shown(replace(asked, records=str(log)))
+
+    assert "The records come from 3 workers, everything else here has 8: compare with --workers 3." in out
+
+
+@pytest.mark.parametrize(
+    ("served", "is_told"),
+    [([("short", None), ("long", "http://a:8000")], True), ([("short", None), ("none", None)], False), ([(None, None)], False)],
+)
+def test_records_without_their_workers_are_compared_with_one_pool(
+    asked: Asked, tmp_path: Path, served: list[tuple[str | None, str | None]], *, is_told: bool
+) -> None:
+    """Then the first row is one pool of all workers. Requests that reached no pool are in none."""
+    status, out, err = shown(replace(asked, records=str(log_of(tmp_path / "requests.jsonl", served))))
+
+    assert (status, err) == (0, "")
+    assert "as it is" not in out
     assert ("The records come from 2 pools" in out) is is_told

@@ -19,6 +19,8 @@ LOG = {
     "max_tokens": 1024,
     "e2e_seconds": 2.5,
     "prefix_hash": "00ff00ff00ff00ff",
+    "pool": "short",
+    "worker": "http://10.0.0.11:8000",
     "causes": [{"name": "engine_queue", "seconds": 1.0}],
 }
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n"
@@ -50,6 +52,8 @@ def test_the_gateways_own_log_is_read() -> None:
             cached_tokens=512,
             family="00ff00ff00ff00ff",
             model="llama-3.1-8b",
+            pool="short",
+            worker="http://10.0.0.11:8000",
         )
     ]
 

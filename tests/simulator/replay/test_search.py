@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import pytest
+
 from simulator import traces
 from simulator.arrivals import Poisson
 from simulator.hardware import Hardware, Placement, place
-from simulator.replay.layouts import one_pool, two_pools
+from simulator.replay.layouts import one_pool, recorded_layout, two_pools
 from simulator.replay.search import Answer, Question, boundary_groups, search, splits
 from simulator.replay.shapes import Shape, in_order
 
@@ -114,6 +116,50 @@ def test_divisions_are_near_that_of_the_work() -> None:
     assert 4 <= found[0] < found[-1] <= 14
     assert splits(replace(asked, workers=3), shapes, totals, 16_384) == [1, 2]
     assert splits(replace(asked, short_workers=7), shapes, totals, 16_384) == [7]
+
+
+def in_pools(shapes: list[Shape], *, short_long: tuple[int, int], boundary: int) -> list[Shape]:
+    """As if two pools had served them, which took turns with so many workers."""
+    found = []
+    for number, shape in enumerate(shapes):
+        is_long = shape.prompt_tokens > boundary
+        worker = f"{'long' if is_long else 'short'}-{number % short_long[is_long]}"
+        found.append(replace(shape, pool=worker.partition("-")[0], worker=worker))
+    return found
+
+
+def test_recorded_pools_are_what_is_there_now() -> None:
+    """Their row is that of the same division with the same boundary, and the division that is as good is no suggestion."""
+    question = a_question(in_pools(recorded(600, 4.0), short_long=(2, 6), boundary=15_000), boundaries=(16_384,))
+    answer = search(question)
+
+    assert answer.recorded is not None
+    assert (answer.after, answer.before) == (None, answer.recorded)
+    (same,) = answer.tried
+    assert answer.before.met_ratio == same.met_ratio
+    assert answer.before.busy_ratios == same.busy_ratios
+    assert answer.before.layout.name == "as it is: 2 in short + 6 in long, prefix-affinity"
+
+
+def test_one_pool_may_be_better_than_those_recorded() -> None:
+    """Where a division leaves too little for short requests, everything together is suggested."""
+    divided = in_pools(recorded(600, 60.0, long_ratio=0.01), short_long=(1, 3), boundary=15_000)
+    answer = search(a_question(divided, workers=4, short_workers=1, boundaries=(16_384,), tpot_target_seconds=0.015))
+
+    assert answer.after is not None
+    assert answer.after.layout == one_pool(4, "prefix-affinity")
+    assert answer.after.met_ratio > answer.before.met_ratio
+    assert {check.load_ratio for check in answer.loads} == {0.8, 1.2}
+
+
+@pytest.mark.parametrize("change", [{"pool": "only"}, {"worker": None}, {"model": "other"}])
+def test_pools_that_are_not_told_whole_are_not_made_up(change: dict[str, str | None]) -> None:
+    """A single pool, one whose workers are not told, or several models: there is nothing to be as it is."""
+    shapes = in_pools(recorded(100, 4.0), short_long=(1, 2), boundary=15_000)
+    changed = [replace(shape, **change) if shape.pool == "short" else shape for shape in shapes]  # type: ignore[arg-type]
+
+    assert recorded_layout(shapes, "fastest") is not None
+    assert recorded_layout([one for one in changed if one.pool != "long"] if "pool" in change else changed, "fastest") is None
 
 
 def test_layouts_have_names() -> None:
