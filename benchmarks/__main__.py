@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.cost import read_cpu
 from benchmarks.machine import command_line, describe_machine
 from benchmarks.measure import measure_round, measure_together
-from benchmarks.proxies import GATEWAY, NAMES, find_proxies
+from benchmarks.proxies import GATEWAY, NAMES, Proxy, another_gateway, find_proxies
 from benchmarks.report import Run, other_conditions, read_json, write_json, write_report
 from benchmarks.tool import WORKLOADS, Tool, ToolError, Workload, build_tool
 
@@ -37,6 +37,13 @@ def _names(text: str) -> list[str]:
     if unknown:
         raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(NAMES)}")
     return list(dict.fromkeys(names))
+
+
+def _also(text: str) -> Proxy:
+    try:
+        return another_gateway(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _workloads(text: str) -> tuple[Workload, ...]:
@@ -62,6 +69,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--router-bin", type=Path, metavar="DIR", help="where the routers are, if not on the PATH")
     parser.add_argument(
         "--processes", type=int, default=1, help="serving processes of the gateway, all on one core (default 1)"
+    )
+    parser.add_argument(
+        "--also",
+        type=_also,
+        action="append",
+        default=[],
+        metavar="NAME=PYTHON[,PATH]",
+        help="the gateway once more, by another Python or with modules from elsewhere",
     )
     parser.add_argument("--cores", type=_cores, metavar="PROXY,TOOL", help="cores (default the first two this process may use)")
     parser.add_argument("--idle-seconds", type=_positive, default=10.0, help="how long each proxy idles first (default 10)")
@@ -99,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     proxies, missing = find_proxies(options.proxies, options.router_bin, options.processes)
     for name in missing:
         _tell(f"{name} is left out: not installed, see docs/cost.md")
+    proxies += options.also
     if not proxies:
         return 2
     run = Run(

@@ -136,7 +136,7 @@ def _drive(proxy: Proxy, workload: Workload, pid: int, place: Place, tool: Tool,
     tool.warm_up(workload, place.port, place.worker_port)
     time.sleep(_SETTLE_SECONDS)
     before = read_cpu(pid)
-    result = tool.drive(workload, scale, place.port, place.worker_port)
+    result = tool.drive(workload, scale * proxy.share, place.port, place.worker_port)
     time.sleep(_SETTLE_SECONDS)
     after = read_cpu(pid)
     if before.processes - after.processes:

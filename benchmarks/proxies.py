@@ -15,9 +15,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -28,7 +28,8 @@ from benchmarks.cost import tree_of
 from benchmarks.tool import ROOT, pinned
 
 GATEWAY = "ridgeline"
-NAMES = ("nginx", "vllm-router", "sglang-router", GATEWAY)
+NAMES = ("nginx", "vllm-router", "sglang-router", "litellm", GATEWAY)
+_LITELLM_SHARE = 0.02  # a request takes it some 20 ms: enough are left to tell, and a round stays within a minute
 
 _KEY = "sk-test"  # what the tool sends
 _START_SECONDS = 60.0
@@ -71,6 +72,9 @@ class Proxy:
     name: str
     version: str
     command: Callable[[Place], list[str]]  # writes the configuration and says how to start it
+    environ: Mapping[str, str] = field(default_factory=dict)  # beside the benchmark's own
+    is_elsewhere: bool = False  # its modules are not those of this folder
+    share: float = 1.0  # of the requests that others get
 
     def role_of(self, command_line: str) -> str:
         """What a process of its tree is for; the same for all of a proxy that has no parts."""
@@ -99,13 +103,25 @@ def _find(name: str, router_folder: Path | None, processes: int) -> Proxy | None
         if program is None:
             return None
         return Proxy(name=name, version=_output([program, "-v"]).rpartition("/")[2], command=partial(_nginx, program))
+    if name == "litellm":
+        program = (router_folder and shutil.which(name, path=str(router_folder))) or shutil.which(name)
+        if program is None:
+            return None
+        offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"}  # nothing is fetched or told
+        return Proxy(
+            name=name,
+            version=_router_version(name, Path(program)),
+            command=partial(_litellm, program),
+            environ=offline,
+            share=_LITELLM_SHARE,
+        )
     program = (router_folder and shutil.which(name, path=str(router_folder))) or shutil.which(name)
     if program is None:
         return None
     return Proxy(name=name, version=_router_version(name, Path(program)), command=partial(_router, name, program))
 
 
-def _gateway(processes: int, place: Place) -> list[str]:
+def _gateway(processes: int, place: Place, python: str = sys.executable) -> list[str]:
     observe, admin = place.spare_ports
     settings = {
         "listen": f"127.0.0.1:{place.port}",
@@ -117,7 +133,27 @@ def _gateway(processes: int, place: Place) -> list[str]:
     }
     config = place.folder / "ridgeline.yaml"
     config.write_text(yaml.safe_dump(settings))
-    return [sys.executable, "-m", "proxy.cli", "serve", "--config", str(config), "--processes", str(processes)]
+    return [python, "-m", "proxy.cli", "serve", "--config", str(config), "--processes", str(processes)]
+
+
+def another_gateway(spec: str) -> Proxy:
+    """The gateway by another interpreter: ``NAME=PYTHON``, or ``NAME=PYTHON,PATH`` with what PYTHONPATH is to be.
+
+    Raises ValueError with what is wrong.
+    """
+    name, _, rest = spec.partition("=")
+    python, _, path = rest.partition(",")
+    program = shutil.which(python)
+    if not name or name in NAMES or program is None:
+        raise ValueError(f"{spec}: a name of its own and a Python, as in compiled=.venv/bin/python,.cache/compiled")
+    version = _output([python, "-c", "import platform; print(*platform.python_build(), platform.python_version())"])
+    return Proxy(
+        name=name,
+        version=f"{_gateway_version()}, Python {version}",
+        command=partial(_gateway, 1, python=str(Path(program).absolute())),
+        environ={"PYTHONPATH": os.pathsep.join(str(Path(part).absolute()) for part in path.split(os.pathsep) if part)},
+        is_elsewhere=True,
+    )
 
 
 def _nginx(program: str, place: Place) -> list[str]:
@@ -132,6 +168,13 @@ def _router(name: str, program: str, place: Place) -> list[str]:
     launch = ["launch"] if name == "sglang-router" else []
     listeners = ["--host", "127.0.0.1", "--port", str(place.port), "--prometheus-port", str(metrics)]
     return [program, *launch, *listeners, "--worker-urls", worker]
+
+
+def _litellm(program: str, place: Place) -> list[str]:
+    parameters = {"model": "hosted_vllm/m", "api_base": f"http://127.0.0.1:{place.worker_port}/v1", "api_key": _KEY}
+    config = place.folder / "litellm.yaml"
+    config.write_text(yaml.safe_dump({"model_list": [{"model_name": "m", "litellm_params": parameters}]}))
+    return [program, "--config", str(config), "--host", "127.0.0.1", "--port", str(place.port)]
 
 
 def new_place(folder: Path) -> Place:
@@ -153,7 +196,8 @@ def running(proxy: Proxy, place: Place, core: int) -> Iterator[int]:
         try:
             process = subprocess.Popen(
                 proxy.command(place),
-                cwd=ROOT,
+                cwd=place.folder if proxy.is_elsewhere else ROOT,
+                env={**os.environ, **proxy.environ},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -24,7 +24,7 @@ from benchmarks.proxies import GATEWAY, Place, find_proxies, new_place, running
 from benchmarks.tool import Tool, ToolError, Workload, build_tool
 
 TOKENS_PER_SECOND = 5_000
-STREAMS = (10, 100, 1_000)
+STREAMS = (10, 100, 1_000, 5_000)
 _TOKENS = 128
 _LEAST_REQUESTS = 240
 _IDLE_CONNECTIONS = 4_000
@@ -43,16 +43,18 @@ class Streamed:
     stream_bytes: float  # memory of the serving process per stream while they run, over what it had before
 
 
-def workload_of(streams: int) -> Workload:
-    """Streams of 128 tokens, paced so that all together make the rate."""
+def workload_of(streams: int, tokens: int = _TOKENS) -> Workload:
+    """Streams of so many tokens, paced so that all together make the rate."""
     interval_us = round(streams / TOKENS_PER_SECOND * 1e6)
     requests = max(_LEAST_REQUESTS, streams)
     return Workload(
-        name=f"{streams} streams", unit="tokens", clients=streams, requests=requests, tokens=_TOKENS, interval_us=interval_us
+        name=f"{streams} streams", unit="tokens", clients=streams, requests=requests, tokens=tokens, interval_us=interval_us
     )
 
 
-def measure_streams(tool: Tool, core: int, streams: Sequence[int], idle_connections: int) -> tuple[list[Streamed], float]:
+def measure_streams(
+    tool: Tool, core: int, streams: Sequence[int], idle_connections: int, tokens: int = _TOKENS
+) -> tuple[list[Streamed], float]:
     """Each number of streams in a gateway of its own; with it bytes of memory per idle connection. Raises `ToolError`."""
     found = []
     idle_bytes = 0.0
@@ -68,7 +70,7 @@ def measure_streams(tool: Tool, core: int, streams: Sequence[int], idle_connecti
             stop_standing_in()
             tool.warm_up(Workload(name="", unit="tokens", clients=8, requests=100), place.port, place.worker_port)
             time.sleep(_SETTLE_SECONDS)
-            found.append(_drive(tool, workload_of(number), place, pid, serving))
+            found.append(_drive(tool, workload_of(number, tokens), place, pid, serving))
     return found, idle_bytes
 
 
@@ -142,13 +144,16 @@ def _memory(pid: int) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streams", description=__doc__)
-    parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS), help="how many at once (default 10 100 1000)")
+    parser.add_argument(
+        "--streams", type=int, nargs="+", default=list(STREAMS), help="how many at once (default 10 100 1000 5000)"
+    )
+    parser.add_argument("--tokens", type=int, default=_TOKENS, help="of each stream (default 128)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures, with machine and versions")
     options = parser.parse_args(arguments)
     core, tool_core = sorted(os.sched_getaffinity(0))[:2]
     try:
         tool = Tool(program=build_tool(), core=tool_core)
-        found, idle_bytes = measure_streams(tool, core, options.streams, _IDLE_CONNECTIONS)
+        found, idle_bytes = measure_streams(tool, core, options.streams, _IDLE_CONNECTIONS, options.tokens)
     except ToolError as error:
         sys.stderr.write(f"benchmarks: {error}\n")
         return 2

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from benchmarks.proxies import GATEWAY, Proxy, ProxyStartError, find_proxies, new_place, running
+from benchmarks.proxies import GATEWAY, Proxy, ProxyStartError, another_gateway, find_proxies, new_place, running
 from proxy.config.settings import load_config
 from proxy.supervisor import commands
 
@@ -68,3 +70,36 @@ def test_a_proxy_that_ends_at_once_is_an_error_with_its_words(tmp_path: Path) ->
         running(proxy, new_place(tmp_path), min(os.sched_getaffinity(0))),
     ):
         pass
+
+
+def test_the_gateway_is_also_run_by_another_python(tmp_path: Path) -> None:
+    """It has the name it was given, its own interpreter and modules, and none of the folder it is started from."""
+    also = another_gateway(f"other={sys.executable},{tmp_path}")
+
+    assert also.name == "other"
+    assert also.command(new_place(tmp_path))[:4] == [sys.executable, "-m", "proxy.cli", "serve"]
+    assert also.environ["PYTHONPATH"] == str(tmp_path)
+    assert also.is_elsewhere
+
+
+@pytest.mark.parametrize("spec", ["other", "=python3", "nginx=python3", "other=no-such-python"])
+def test_another_gateway_needs_a_name_and_a_python(spec: str) -> None:
+    """A name of another proxy would be mistaken for it; what is wrong is said with an example."""
+    with pytest.raises(ValueError, match="a name of its own and a Python"):
+        another_gateway(spec)
+
+
+def test_litellm_is_given_the_worker_and_nothing_to_fetch(tmp_path: Path) -> None:
+    """It gets few requests, each of which takes it long, and stays offline."""
+    program = tmp_path / "litellm"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+
+    (litellm,), _ = find_proxies(["litellm"], tmp_path, 1)
+    place = new_place(tmp_path)
+    litellm.command(place)
+
+    (model,) = yaml.safe_load((tmp_path / "litellm.yaml").read_text())["model_list"]
+    assert model["litellm_params"]["api_base"] == f"http://127.0.0.1:{place.worker_port}/v1"
+    assert litellm.environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "True"
+    assert 0 < litellm.share < 1
