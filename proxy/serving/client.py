@@ -11,7 +11,6 @@ from time import monotonic as clock
 from typing import TYPE_CHECKING, cast
 
 from proxy.serving.endpoints import NO_ENDPOINT, PROBES
-from proxy.serving.exchange import Exchange
 from proxy.wire import answers
 from proxy.wire.errors import ClientFault, ProxyError
 from proxy.wire.framing import ChunkDecoder, FramingError
@@ -19,6 +18,7 @@ from proxy.wire.request_head import MAX_HEAD_BYTES, RequestHead
 from telemetry.dialects import CHAT, Dialect
 
 if TYPE_CHECKING:
+    from proxy.serving.exchange import Exchange
     from proxy.serving.state import ServingState
 
 _MAX_AHEAD_BYTES = 1024 * 1024  # of next requests that arrive while one is being answered
@@ -254,7 +254,7 @@ class ClientConnection(asyncio.Protocol):
         """A head that cannot be read: there is no telling where the next request would begin."""
         state = self._shared
         self.will_keep_alive = False
-        self._exchange = exchange = Exchange(state, self, RequestHead(), NO_ENDPOINT, self._since)
+        self._exchange = exchange = state.exchange_type(state, self, RequestHead(), NO_ENDPOINT, self._since)
         state.exchanges.add(exchange)
         exchange.fail(fault)
 

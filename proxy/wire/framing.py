@@ -114,7 +114,10 @@ def parse_answer_head(head: bytes) -> AnswerHead:
     is_encoded = False
     has_cache_control = False
     content_type = b""
-    closes = parser.get_http_version() != "1.1"
+    version = parser.get_http_version()
+    if version not in ("1.1", "1.0"):
+        raise FramingError("a version other than HTTP/1.1 and HTTP/1.0")
+    closes = version != "1.1"
     named: set[bytes] | None = None  # fields that a Connection header keeps to this connection
     lines: list[bytes] = []
     for name, value in target.headers:

@@ -150,6 +150,8 @@ def test_encoded_answers_are_told_apart(encoding, is_encoded):
         b"HTTP/1.1 200 OK\nX: a\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: a\rb\r\n\r\n",
         b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/2.0 200 OK\r\nContent-Length: 3\r\n\r\n",
+        b"HTTP/0.9 200 OK\r\nContent-Length: 3\r\n\r\n",
         b"HTTP/1.1 2OO OK\r\n\r\n",
         b"ICY 200 OK\r\n\r\n",
         b"SSH-2.0-OpenSSH\r\n\r\n",
