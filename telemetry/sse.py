@@ -70,9 +70,10 @@ class SseReader:
     Call `feed` for each piece, and `finish` once when no more will come: a last event without its blank line counts then.
     """
 
-    __slots__ = ("_held", "_skips", "oversized")
+    __slots__ = ("_held", "_most_bytes", "_skips", "oversized")
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._most_bytes = most_bytes  # of an unfinished event
         self._held = bytearray()
         self._skips = False  # inside an event that passed the cap
         self.oversized = 0  # events passed over for their size
@@ -121,7 +122,7 @@ class SseReader:
 
     def _hold(self, data: bytes) -> None:
         self._held += data
-        if len(self._held) > MAX_EVENT_BYTES or (self._skips and len(self._held) > 3):
+        if len(self._held) > self._most_bytes or (self._skips and len(self._held) > 3):
             if not self._skips:
                 self.oversized += 1
             self._skips = True
