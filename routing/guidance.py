@@ -47,6 +47,7 @@ class WorkerGuidance(msgspec.Struct, frozen=True, gc=False):
     decode_tokens_per_second: float | None = None  # of one answer
     max_requests: float | None = None  # in flight at once, so that it runs at its best
     max_tokens: float | None = None  # their prompts and output budgets together, so that its KV cache holds them
+    usage_trial: str | None = None  # names a run of it that may send usage to everybody; one stream has to tell
 
 
 UNKNOWN_PACE = WorkerGuidance()

@@ -103,6 +103,14 @@ class Fleet:
         """The version of vLLM that workers run, by name, as far as they have said it themselves."""
         return {name: each.probe.engine_version for (name, *_), each in self._probing.items() if each.probe.engine_version}
 
+    def engine_runs(self) -> dict[str, tuple[str, float | None]]:
+        """The version of vLLM that workers run and when their processes began (Unix seconds, None if not told), by name."""
+        return {
+            name: (each.probe.engine_version, each.probe.started_unix_seconds)
+            for (name, *_), each in self._probing.items()
+            if each.probe.engine_version
+        }
+
     def others(self) -> dict[str, float]:
         """How many requests of others workers have, by name, as their gauges said last; without those that did not."""
         return {name: each.probe.others for (name, *_), each in self._probing.items() if each.probe.others is not None}

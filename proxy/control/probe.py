@@ -238,7 +238,7 @@ class WorkerProbe:
         self._version_in_turns = 0  # until it is asked again
         self.others: float | None = None  # requests that it has from others, as last read; None: not known
         self._read_own = read_own
-        self._started_unix_seconds: float | None = None  # of the worker's process, as last read
+        self.started_unix_seconds: float | None = None  # of the worker's process, as last read
         self._worker = worker
         self._session = session
         self._cells = cells
@@ -295,11 +295,11 @@ class WorkerProbe:
         if figures is not None and figures.kv_tokens is not None:
             self.kv_tokens = figures.kv_tokens
         if figures is not None and figures.started_unix_seconds is not None:
-            if self._started_unix_seconds not in (None, figures.started_unix_seconds):
+            if self.started_unix_seconds not in (None, figures.started_unix_seconds):
                 self._cells.count_restart()
                 self._version_in_turns = 0
                 _log.warning("worker %s has been restarted", self._worker.name)
-            self._started_unix_seconds = figures.started_unix_seconds
+            self.started_unix_seconds = figures.started_unix_seconds
         if self.health.is_up and self._version_in_turns <= 0:
             await self._ask_version()
         self._version_in_turns -= 1

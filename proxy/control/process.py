@@ -35,6 +35,7 @@ from proxy.control.conditions import ConditionWatch
 from proxy.control.crowding import CrowdingWatch
 from proxy.control.drifting import DriftWatch
 from proxy.control.fleet import Fleet, open_control_cells
+from proxy.control.forced_usage import UsageAdviser
 from proxy.control.guiding import Guide
 from proxy.control.hedging import HedgeAdviser
 from proxy.control.judging import Judge
@@ -126,7 +127,9 @@ async def run(config: Config, text: str, options: Options) -> None:
         speeds = Speeds(lambda: reloader.config, options.config.parent)
         caps = CapAdviser(lambda: reloader.config, options.config.parent)
         tokens = TokenAdviser(last_guidance(options.run_dir))
-        guide = Guide([tokens, lengths, PaceAdviser(), caps, speeds, Prefixes(), HedgeAdviser()], options.run_dir)
+        guide = Guide(
+            [tokens, lengths, PaceAdviser(), caps, speeds, Prefixes(), HedgeAdviser(), UsageAdviser()], options.run_dir
+        )
         judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)), clock)
         watch = DriftWatch(judge.prefill_of, clock)
         crowding = CrowdingWatch(view)

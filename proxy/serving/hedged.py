@@ -135,6 +135,7 @@ class HedgedExchange(Exchange):
         """What was the second attempt is the one under way, with all that has come of it."""
         self.decision, self.limits, self.stay = hedge.decision, hedge.limits, hedge.stay
         self._load, self._load_tokens, self._trial, self._rank = hedge._load, hedge._load_tokens, hedge._trial, hedge._rank
+        self._tells_usage = hedge._tells_usage
         self.connect_seconds += hedge.connect_seconds
         self.own_seconds += hedge.own_seconds
         connection = hedge.hand_over(result)

@@ -25,6 +25,7 @@ from proxy.serving.lookups import Owners
 from proxy.serving.quotas import Quotas
 from proxy.tls import ListenerTls, WorkerContexts
 from proxy.upstream.connections import WorkerConnections
+from proxy.upstream.forced_usage import ForcedUsage
 from proxy.upstream.load import WorkerLoads
 from proxy.upstream.silence import look_for_silence
 from proxy.upstream.usage_refusals import UsageRefusals
@@ -92,6 +93,7 @@ class ServingState:
         self.held_body_bytes = 0  # of large bodies of requests under way
         self.owners = Owners()
         self.usage_refusals = UsageRefusals()
+        self.forced_usage = ForcedUsage()
         self.retry_budget = RetryBudget(topology.retries.budget_ratio, topology.retries.budget_per_second, clock())
         self.hedge_budgets: dict[tuple[str, str], HedgeBudget] = {}  # by model and pool
         self.fingerprints: dict[str, str] = {}  # what workers put on the last event of a stream, by their URL
@@ -241,6 +243,7 @@ class ServingState:
         guidance = self._guidance_news.read_news()
         if guidance is not None:
             self.loads.follow(guidance)
+            self.forced_usage.follow(guidance.workers)
         self.loads.look_around()
         self.quotas.look(now)
         if self.listener_tls is not None:

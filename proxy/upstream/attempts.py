@@ -46,6 +46,7 @@ class Attempts(Progress, ABC):
     _rank: int | None = None  # of the worker, if requests name its data-parallel ranks
     _owners: list[Decision] | None = None  # of a lookup: who may have the answer and has not been asked
     _refused_by: str | None = None  # URL of the worker that refused the question for usage
+    _tells_usage: bool = False  # the worker was not asked, so as to see whether usage comes all the same
     _is_plain_refusal: bool = False  # and it said so in words that cannot be the client's
     has_been_denied: bool = False  # a worker has said that it does not have the answer
     _known_url: str | None = None  # of the worker that is known to have it
@@ -302,6 +303,9 @@ class Attempts(Progress, ABC):
             and self._refused_by is None
             and not self.state.usage_refusals.has(decision.worker.url, since)
         )
+        if asks and self.state.forced_usage.unasked and decision.worker.name in self.state.forced_usage.unasked:
+            self.asks_usage = asks = False
+            self._tells_usage = self.state.forced_usage.begins(decision.worker.name)
         pieces, size = (prepared.pieces, prepared.size) if asks else ([prepared.body], len(prepared.body))
         if self.leg is not None and self.leg.transfer is not None:
             pieces = with_transfer(pieces, self.leg.transfer)
@@ -352,5 +356,10 @@ class Attempts(Progress, ABC):
                 loads.health.is_busy(decision.worker.name, seconds, clock(), trial, loads.in_flight(decision.worker))
             else:
                 loads.health.undecided(decision.worker.name, trial)
+            if self._tells_usage:
+                self._tells_usage = False
+                found = self.found
+                is_told = found is not None and found.is_complete and not found.is_error
+                self.state.forced_usage.ends(decision.worker.name, found.usage_is_final if is_told and found else None)
             if self.trace is not None:
                 self.trace.end(result, clock(), None if self.answer is None else self.answer.status)

@@ -82,6 +82,7 @@ class ScriptedWorker:
         self.health_status: int | None = 200  # None: /health hangs
         self.metrics_page: bytes | None = METRICS_PAGE  # None: /metrics answers 404
         self.models_page: bytes | None = None  # None: /v1/models answers 404
+        self.version = "0.32.0"  # of vLLM, as /version says
         self.connections = 0  # accepted so far
         self.faults: list[Exception] = []  # what went wrong in a script or in reading a request; raised by `stop`
         self.arrival = asyncio.Condition()
@@ -145,7 +146,7 @@ class ScriptedWorker:
             page = self.metrics_page
             return [Send(plain(404) if page is None else plain(200, page, content_type="text/plain; version=1.0.0"))]
         if request.method == "GET" and request.path == "/version":
-            return [Send(plain(200, {"version": "0.32.0"}))]
+            return [Send(plain(200, {"version": self.version}))]
         if request.method == "GET" and request.path == "/v1/models":
             return [Send(plain(404) if self.models_page is None else plain(200, self.models_page))]
         if self._queue:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ import pytest_asyncio
 
 from tests.http1 import chunk, last_chunk
 from tests.integration.answers import DONE, chat_answer, chat_events, event, plain, sse_head, stream_of, usage_of
+from tests.integration.gateway import running_gateway
+from tests.integration.raw_client import RawClient
 from tests.integration.scene import CHAT, COMPLETIONS, Scene, chat_body, events_of, running_scene
-from tests.integration.scripted_worker import Received
+from tests.integration.scripted_worker import Received, ScriptedWorker
 from tests.integration.steps import Close, Hang, Script, Send, Step, Wait
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -175,6 +178,49 @@ async def test_a_refusal_is_remembered_of_one_worker() -> None:
         assert len(first.requests) > 7
         assert second.requests
         assert all(asked(request) for request in second.requests)
+
+
+@pytest.mark.parametrize("is_forced", [True, False])
+async def test_a_worker_that_may_send_usage_to_everybody_is_tried(is_forced: bool) -> None:
+    """One stream goes without the question. Where usage comes all the same it is the client's, in every stream; else it is
+    asked for and taken out as ever, and that one stream was counted by its events."""
+    usage = usage_of(9, 2)
+    with_usage = stream_of(chat_events(["a", "b"], usage=usage))
+    without = stream_of(chat_events(["a", "b"]))
+
+    def script(request: Received) -> Script:
+        return with_usage if is_forced or asked(request) else without
+
+    async with AsyncExitStack() as stack:
+        worker = await stack.enter_async_context(ScriptedWorker(script))
+        worker.version = "0.17.1"
+        gateway = await stack.enter_async_context(running_gateway(workers=[worker.url]))
+        seen: list[tuple[bool, bool, int, bool]] = []
+        for _ in range(40):  # until control has read the version and told it
+            async with await RawClient.connect(gateway.base_url) as client:
+                answer = await client.request("POST", CHAT, UNASKED)
+            record = (await gateway.records(len(seen) + 1))[-1]
+            seen.append(
+                (
+                    asked(worker.requests[-1]),
+                    b'"usage"' in answer.body,
+                    record["completion_tokens"],
+                    record["completion_is_estimate"],
+                )
+            )
+            if sum(not was_asked for was_asked, *_ in seen) >= 1 and len(seen) > 3 and seen[-1] == seen[-2]:
+                break
+            await asyncio.sleep(0.1)
+
+    tried = [one for one in seen if not one[0]]
+    asked_for = (True, False, 2, False)
+    if is_forced:
+        assert seen[-1] == (False, True, 2, False)
+        assert set(tried) == {(False, True, 2, False)}
+    else:
+        assert seen[-1] == asked_for
+        assert tried == [(False, False, 2, True)]
+    assert {one for one in seen if one[0]} <= {asked_for}
 
 
 async def test_where_asking_is_switched_off_nothing_is_added(scene: Scene) -> None:
