@@ -73,11 +73,11 @@ class Hedge(Attempts):
 
     def note_outrun(self, attempt: Attempts, now: float) -> None:
         """This attempt, of the two, is called off. One that was never sent has cost its worker nothing."""
-        if attempt.decision is not None and attempt.prepared is not None:
-            was_sent = attempt.sent_at is not None
-            self.outrun_worker = attempt.decision.worker.name
-            self.outrun_seconds = now - attempt.sent_at if attempt.sent_at is not None else 0.0
-            self.outrun_prompt_tokens = attempt.prepared.demand.prompt_tokens if was_sent else 0
+        decision, prepared, sent_at = attempt.decision, attempt.prepared, attempt.sent_at
+        if decision is not None and prepared is not None:
+            self.outrun_worker = decision.worker.name
+            self.outrun_seconds = 0.0 if sent_at is None else now - sent_at
+            self.outrun_prompt_tokens = 0 if sent_at is None else prepared.demand.prompt_tokens
 
     def end(self, result: HedgeResult, label: str, now: float) -> None:
         """It is over, and the exchange goes on without it; ``label`` is the attempt's."""
@@ -148,10 +148,10 @@ class Hedge(Attempts):
         if not isinstance(meter, StreamMeter):
             return bool(out) or relay.has_ended
         relay.scan()
-        if meter.found.is_error and not meter.found.token_events:
+        if (meter.found.is_error and not meter.found.token_events) or (relay.has_ended and not meter.events):
             self._lose("failed")
             return False
-        return meter.events > 0 or relay.has_ended or len(self.received) > _MOST_RECEIVED_BYTES
+        return meter.events > 0 or len(self.received) > _MOST_RECEIVED_BYTES
 
     def _reader(self, answer: AnswerHead) -> Relay:
         """Reads the beginning of the answer; what it makes of it goes nowhere."""

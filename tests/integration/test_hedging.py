@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.http1 import chunk
+from tests.http1 import chunk, last_chunk
 from tests.integration.answers import chat_answer, chat_events, event, plain, sse_head, stream_of, usage_of
 from tests.integration.raw_client import End
 from tests.integration.scene import Scene, Seen, chat_body, events_of, running_scene
@@ -119,6 +119,7 @@ FAILURES: dict[str, tuple[Script, str]] = {
     "429": ([Send(plain(429, {"error": {"message": "no"}}, [("retry-after", "0")]))], "busy"),
     "400": ([Send(plain(400, {"error": {"message": "no"}}))], "answered"),
     "an error event": (stream_of([{"error": {"message": "no", "code": 500}}]), "failed"),
+    "nothing under 200": ([Send(sse_head()), Send(last_chunk())], "failed"),
     "closed": ([Wait(0.3), Close()], "broken"),
     "garbage": ([Send(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"), Hang()], "broken"),
     "a bad chunk": ([Send(sse_head()), Send(b"zz\r\nnope\r\n"), Hang()], "broken"),
