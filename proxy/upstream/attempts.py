@@ -229,6 +229,8 @@ class Attempts(Progress, ABC):
         if status not in _ABOUT_BLOCKS and not (status == 500 and len(decision.pool.workers) == 1):  # others are asked first
             return False
         self.leg = leg.lost()
+        if self.stay is not None:
+            self.state.loads.ledger.compute_here(self.stay)
         self._let_go(now, can_keep=False)
         if self._load is not None:
             self.state.loads.count_attempt(self._load, "answered")

@@ -42,11 +42,12 @@ class Beside(NamedTuple):
 class Stay:
     """One request at a worker, as far as the ledger goes."""
 
-    __slots__ = ("answer_began", "begun", "block", "ended", "prompt_tokens")
+    __slots__ = ("answer_began", "begun", "block", "ended", "pending_tokens", "prompt_tokens")
 
     def __init__(self, block: Block, prompt_tokens: int, begun: Reading) -> None:
         self.block = block
         self.prompt_tokens = prompt_tokens  # estimated
+        self.pending_tokens = prompt_tokens  # of them, what this worker computes before it answers: all or none
         self.begun = begun  # as it was just before the request was added
         self.answer_began: Reading | None = None  # at the first byte of the answer
         self.ended: Reading | None = None
@@ -97,11 +98,30 @@ class Ledger:
         values[base + _PENDING] += prompt_tokens
         return stay
 
+    def compute_elsewhere(self, stay: Stay) -> None:
+        """Another worker computes its prompt, which holds up nobody here. Call it right behind `add`."""
+        self._set_pending(stay, 0)
+
+    def compute_here(self, stay: Stay) -> None:
+        """After all this worker computes the prompt; call it when it is sent there. Does nothing where that is so already."""
+        self._set_pending(stay, stay.prompt_tokens)
+
+    def _set_pending(self, stay: Stay, tokens: int) -> None:
+        more = tokens - stay.pending_tokens
+        if not more or not stay.block.is_live:
+            return
+        base, values = stay.block.base, self._own
+        stay.pending_tokens = tokens
+        values[base + _SENT] += more
+        values[base + _PENDING] += more
+        now, request_seconds, prompt_token_seconds, sent, pending, peers = stay.begun
+        stay.begun = (now, request_seconds, prompt_token_seconds, sent + more, pending, peers)  # its own is not others'
+
     def note_answer(self, stay: Stay, now: float) -> None:
         """The first byte of its answer is there, and more is to come."""
         block = stay.block
         if stay.answer_began is None and block.is_live:
-            self._own[block.base + _PENDING] -= stay.prompt_tokens
+            self._own[block.base + _PENDING] -= stay.pending_tokens
             stay.answer_began = self.read(block.base, now)
 
     def remove(self, stay: Stay, now: float) -> None:
@@ -113,7 +133,7 @@ class Ledger:
         stay.ended = self.read(base, now)
         values[base + _PROMPTS] -= stay.prompt_tokens
         if stay.answer_began is None:
-            values[base + _PENDING] -= stay.prompt_tokens
+            values[base + _PENDING] -= stay.pending_tokens
 
     def read(self, base: int, now: float) -> Reading:
         """The ledger of a worker at this instant; this process's own part is counted up to it."""

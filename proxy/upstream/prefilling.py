@@ -44,6 +44,8 @@ class PrefillsFirst(Attempts):
         self.leg = Leg(PrefillResult.ABANDONED, first.worker.name)  # until it has ended
         if self.trace is not None:
             self.trace.begin(first.worker.name, now)
+        if self.stay is not None:
+            state.loads.ledger.compute_elsewhere(self.stay)
         self._task = state.loop.create_task(self._prefill(first, body, pool.prefill_seconds, prepared.demand.estimate.tokens))
         return True
 
@@ -72,6 +74,8 @@ class PrefillsFirst(Attempts):
         self.leg = leg._replace(worker=name, url=first.worker.url, seconds=now - began_at)
         if self.trace is not None:
             self.trace.end(label, now, status)
+        if self.stay is not None and leg.transfer is None:
+            loads.ledger.compute_here(self.stay)
         try:
             self._approach(now)
         except Exception:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
-from proxy.config.settings import parse_config
-from proxy.config.wiring import build_topology
-from proxy.rundir import serving_cells
-from telemetry.catalog import Scope
-from telemetry.cells import map_cells
-from telemetry.layout import Layout, offset
 from tests.integration.answers import chat_answer, chat_events, plain, stream_of, usage_of
-from tests.integration.gateway import Gateway, running_gateway
+from tests.integration.gateway import running_gateway
 from tests.integration.raw_client import RawClient, request_bytes
 from tests.integration.scene import CHAT, chat_body
 from tests.integration.scripted_worker import Received, ScriptedWorker
+from tests.integration.shared_cells import figures
 from tests.integration.steps import Hang, Reset, Send, Step, Until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.flaky(reruns=2)]
@@ -30,24 +24,6 @@ GAUGES = (
     "ridgeline_ledger_pending_prompt_tokens",
 )
 PROCESSES = 2
-
-
-def run_dir(gateway: Gateway) -> Path:
-    """Where the processes keep what they share."""
-    line = Path(f"/proc/{gateway.processes.serving[0]}/cmdline").read_bytes().decode().split("\0")
-    return Path(line[line.index("--run-dir") + 1])
-
-
-def figures(gateway: Gateway) -> dict[str, list[float]]:
-    """Each gauge at every worker, of every serving process."""
-    layout = Layout.of(build_topology(parse_config(gateway.config_path.read_text(), {}, "test")))
-    found: dict[str, list[float]] = {name: [] for name in GAUGES}
-    for number in range(PROCESSES):
-        cells = map_cells(serving_cells(run_dir(gateway), number), layout)
-        assert cells is not None
-        for name in GAUGES:
-            found[name] += [cells.values[base + offset(name)] for base in layout.blocks(Scope.WORKER)]
-    return found
 
 
 class _Fickle:
@@ -96,7 +72,7 @@ async def test_nothing_stays_behind_however_requests_end() -> None:
                 await asyncio.gather(*(ask(wave * 20 + number) for number in range(20)))
             await gateway.metrics_when(lambda page: page.total("ridgeline_in_flight_requests") == 0)
             await asyncio.sleep(0.2)
-            found = figures(gateway)
+            found = figures(gateway, GAUGES, PROCESSES)
             records = await gateway.records(120)
 
     assert len(records) == 120
@@ -128,7 +104,7 @@ async def test_a_request_for_absurdly_many_answers_leaves_others_alone(number: i
         for client in clients:
             client.close()
         records = await gateway.records(2)
-        found = figures(gateway)
+        found = figures(gateway, GAUGES, PROCESSES)
 
     assert (answered.status, refused.status) == (200, 400)
     assert {record["request_id"] for record in records} == {"usual", "absurd"}

@@ -16,12 +16,14 @@ from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.raw_client import Answer, RawClient, request_bytes
 from tests.integration.scene import CHAT, chat_body, events_of
 from tests.integration.scripted_worker import ScriptedWorker
+from tests.integration.shared_cells import figures
 from tests.integration.steps import Close, Hang, Script, Send, Wait
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.flaky(reruns=2)]
 
 PLACE = {"do_remote_prefill": True, "remote_engine_id": "e", "remote_block_ids": [[1, 2]], "remote_host": "h", "remote_port": 1}
 _MOVED = re.compile(r'vllm:prompt_tokens_by_source_total{.*source="external_kv_transfer"')
+PROMPT_WORK = ("ridgeline_ledger_sent_prompt_tokens", "ridgeline_ledger_pending_prompt_tokens")
 STREAM = stream_of(chat_events(["a", "b"], usage=usage_of(5, 2, 4)))
 
 
@@ -88,6 +90,7 @@ async def test_a_request_is_computed_at_the_stage_and_generated_in_the_pool() ->
         answer, record = await both.ask([Wait(0.2), Send(computed())], STREAM, **fields)
         plain_answer, _ = await both.ask([Send(computed())], [Send(chat_answer("x", usage=usage_of(5, 2)))], stream=False)
         await both.quiet()
+        assert figures(both.gateway, PROMPT_WORK)["ridgeline_ledger_sent_prompt_tokens"][0] == 0  # to the decode worker
         metrics = await both.gateway.metrics()
     (first, _), (second, _) = both.asked
     sent = chat_body("tiny", stream=True, **fields)
@@ -220,10 +223,13 @@ async def test_a_decode_worker_that_refuses_the_blocks_computes() -> None:
         second = await both.ask([Send(computed())], broken, STREAM)
         third = await both.ask([Send(computed())], refused)
         await both.quiet()
+        sent, pending = figures(both.gateway, PROMPT_WORK).values()
 
     told = [(answer.status, record["attempts"], record["prefill_result"]) for answer, record in (first, second, third)]
     assert told == [(200, 2, "lost"), (200, 2, "lost"), (400, 2, "lost")]
     assert [body.get("kv_transfer_params") for body in both.asked[1]] == [PLACE, None] * 3
+    assert sent[0] == 3 * third[1]["estimated_prompt_tokens"] > 0  # computed there after all, each once
+    assert pending == [0, 0]
 
 
 async def test_a_client_that_leaves_ends_the_first_leg() -> None:

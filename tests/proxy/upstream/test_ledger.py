@@ -100,3 +100,45 @@ def test_a_removed_worker_has_no_ledger():
 
     assert stay.ended is stay.answer_began is None
     assert worker.arrays[0][PENDING] == 50
+
+
+def test_a_prompt_that_another_worker_computes_holds_up_nobody():
+    """It is in flight with its context, and no prompt that was sent here or waits ahead of anybody; nor does it see itself."""
+    worker = _Worker()
+    ledger = worker.ledgers[0]
+    watcher = worker.begin(10, 10.0)
+    away = worker.begin(5000, 11.0)
+    ledger.compute_elsewhere(away)
+    later = worker.begin(300, 12.0)
+    assert later.begun[4] == 10
+    ledger.note_answer(away, 13.0)
+    for stay in (later, away, watcher):
+        worker.end(stay, 14.0)
+
+    assert watcher.ended is not None
+    assert away.ended is not None
+    assert beside(watcher.begun, watcher.ended, 10) == pytest.approx((1.25, (3 * 5000 + 2 * 300) / 4 / 1.25, 300.0))
+    assert beside(away.begun, away.ended, 5000) == pytest.approx((5 / 3, (3 * 10 + 2 * 300) / 3 / (5 / 3), 300.0))
+    assert worker.arrays[0][PENDING] == worker.arrays[0][PROMPTS] == 0
+
+
+def test_a_prompt_that_comes_back_is_computed_here_from_then_on():
+    """Once, however often it is said, and it is gone with the request; of a removed worker nothing is said any more."""
+    worker = _Worker()
+    ledger = worker.ledgers[0]
+    watcher, away = worker.begin(10, 10.0), worker.begin(5000, 11.0)
+    ledger.compute_elsewhere(away)
+    ledger.compute_here(away)
+    ledger.compute_here(away)
+    assert worker.begin(1, 12.0).begun[4] == 5010
+    worker.end(away, 14.0)
+    worker.end(watcher, 14.0)
+
+    assert watcher.ended is not None
+    assert away.ended is not None
+    assert (beside(watcher.begun, watcher.ended, 10) or (0, 0, 0))[2] == 5001
+    assert (beside(away.begun, away.ended, 5000) or (0, 0, 0))[2] == 1
+    assert worker.arrays[0][PENDING] == 1
+    worker.block.is_live = False
+    ledger.compute_elsewhere(watcher)
+    assert worker.arrays[0][PENDING] == 1
