@@ -59,7 +59,6 @@ from proxy.config.values import (
     Text,
     UrlPath,
     WorkerKey,
-    list_of_prefill_workers,
     list_of_workers,
     one_or_list,
     text_or_mapping,
@@ -130,12 +129,20 @@ _Found = Annotated[FoundWorkersConfig, Tag(FOUND)]
 _FORMS = Discriminator(lambda value: FOUND if isinstance(value, Mapping | FoundWorkersConfig) else LISTED)
 
 
+def _listed_in(workers: tuple[WorkerConfig, ...] | FoundWorkersConfig) -> tuple[WorkerConfig, ...]:
+    return () if isinstance(workers, FoundWorkersConfig) else workers
+
+
+def _found_by(workers: tuple[WorkerConfig, ...] | FoundWorkersConfig) -> FoundWorkersConfig | None:
+    return workers if isinstance(workers, FoundWorkersConfig) else None
+
+
 class PrefillConfig(Section):
     """Workers that compute prompts for a pool, whose own workers then take the KV cache over and generate."""
 
-    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1), BeforeValidator(list_of_prefill_workers)] = Field(
-        description="The workers, each a base URL or a mapping with `name` and `url`; they need a connector for KV caches. "
-        "They are listed, not found; the address of a Kubernetes Service may stand for all of its pods."
+    workers: Annotated[_SomeListed | _Found, _FORMS, BeforeValidator(list_of_workers)] = Field(
+        description="The workers, each a base URL or a mapping with `name` and `url`; or how they are found. They need a "
+        "connector for KV caches."
     )
     policy: Policy = Field(default="prefix-affinity", description="How one of them is chosen, as in a pool.")
     min_prompt_tokens: CountOrZero = Field(
@@ -144,6 +151,16 @@ class PrefillConfig(Section):
     timeout_seconds: Seconds = Field(
         default=60, description="Seconds that a prompt may take there; then the pool's own worker computes it."
     )
+
+    @property
+    def listed_workers(self) -> tuple[WorkerConfig, ...]:
+        """The workers that the file names; none where they are found."""
+        return _listed_in(self.workers)
+
+    @property
+    def finds_workers(self) -> FoundWorkersConfig | None:
+        """What says how workers are found; None where they are listed."""
+        return _found_by(self.workers)
 
 
 class PoolConfig(Section):
@@ -256,12 +273,12 @@ class PoolConfig(Section):
     @property
     def listed_workers(self) -> tuple[WorkerConfig, ...]:
         """The workers that the file names; none where they are found."""
-        return () if isinstance(self.workers, FoundWorkersConfig) else self.workers
+        return _listed_in(self.workers)
 
     @property
     def finds_workers(self) -> FoundWorkersConfig | None:
         """What says how workers are found; None where they are listed."""
-        return self.workers if isinstance(self.workers, FoundWorkersConfig) else None
+        return _found_by(self.workers)
 
 
 class ModelConfig(Section):

@@ -101,14 +101,6 @@ def list_of_workers(value: object) -> object:
     return value
 
 
-def list_of_prefill_workers(value: object) -> object:
-    """Raise `RefusedError` for workers of a stage that are to be found: they are listed."""
-    if isinstance(value, Mapping):
-        right = "list them: [http://10.0.0.21:8000]; the address of a Service may stand for all of its pods"
-        raise RefusedError("is a mapping: workers that compute prompts are not found by a file, DNS or Kubernetes", right)
-    return list_of_workers(value)
-
-
 def text_or_mapping(value: object) -> object:
     """Raise `RefusedError` for what is neither a name nor fields."""
     if isinstance(value, str | Mapping):

@@ -52,7 +52,7 @@ def build_topology(config: Config, folder: Path = HERE) -> Topology:
         own = tuple(pools[first_pool:])
         for pool, made in zip(settings.pools_in_force, own, strict=True):
             if pool.prefill is not None:
-                trust = _trust(pool, config, folder)
+                trust = _trust_of_found(pool.prefill, _trust(pool, config, folder))
                 pools.append(_stage(made, pool.prefill, len(pools), len(workers), trust))
                 workers += pools[-1].workers
         models.append(
@@ -146,7 +146,7 @@ def _trust(pool: PoolConfig, config: Config, folder: Path) -> WorkerTls:
     return worker_tls(pool.worker_tls or config.worker_tls, folder)
 
 
-def _trust_of_found(pool: PoolConfig, trust: WorkerTls) -> WorkerTls:
+def _trust_of_found(pool: PoolConfig | PrefillConfig, trust: WorkerTls) -> WorkerTls:
     """Found workers are known by their addresses: their certificates have the name that was looked up."""
     if pool.finds_workers is None or trust.server_name is not None or not trust.verifies:
         return trust
@@ -154,20 +154,20 @@ def _trust_of_found(pool: PoolConfig, trust: WorkerTls) -> WorkerTls:
 
 
 def _stage(of: Pool, stage: PrefillConfig, index: int, first_worker: int, trust: WorkerTls) -> Pool:
-    """A pool with the limits and keys of the one that it computes for, whose workers are listed."""
+    """A pool with the limits and keys of the one that it computes for."""
     return replace(
         of,
         worker_tls=trust,
         index=index,
         name=stage_name(of.name),
-        workers=_workers(stage.workers, first_worker),
+        workers=_workers(stage.listed_workers, first_worker),
         policy=stage.policy,
         max_total_tokens=None,
         overflow_to=None,
         borrows_from=None,
         session_header=None,
         prefill=None,
-        finds_workers=False,
+        finds_workers=stage.finds_workers is not None,
     )
 
 

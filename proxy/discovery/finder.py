@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 
 from proxy.config.found import SOURCES, FoundWorkersConfig, split_nameserver
-from proxy.config.settings import Config
+from proxy.config.settings import Config, stage_name
 from proxy.control.fleet import Fleet
 from proxy.control.observer import GatewayView
 from proxy.discovery.dns import DnsSource
@@ -225,9 +225,11 @@ class Finder:
 
 
 def _settings_of(config: Config) -> Mapping[PoolName, FoundWorkersConfig]:
-    return {
-        (model.name, pool.name): pool.finds_workers
-        for model in config.models
-        for pool in model.pools_in_force
-        if pool.finds_workers is not None
-    }
+    found: dict[PoolName, FoundWorkersConfig] = {}
+    for model in config.models:
+        for pool in model.pools_in_force:
+            if pool.finds_workers is not None:
+                found[model.name, pool.name] = pool.finds_workers
+            if pool.prefill is not None and pool.prefill.finds_workers is not None:
+                found[model.name, stage_name(pool.name)] = pool.prefill.finds_workers
+    return found

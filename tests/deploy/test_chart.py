@@ -176,11 +176,13 @@ def test_roles_are_for_endpoint_slices_where_workers_are_and_for_nothing_else():
     """One in each namespace that the configuration names, none where workers are listed."""
     here = {"kubernetes": {"service": "a"}}
     there = {"kubernetes": {"service": "b", "namespace": "batch"}}
-    models = [{"name": "a", "workers": here}, {"name": "b", "pools": [{"name": "p", "workers": there}]}]
+    stage = {"workers": {"kubernetes": {"service": "c", "namespace": "stages"}}}
+    listed = {"name": "q", "workers": ["http://w:1"], "prefill": stage}
+    models = [{"name": "a", "workers": here}, {"name": "b", "pools": [{"name": "p", "workers": there}, listed]}]
 
     roles = of_kind(render.objects(values(config={"models": models}, workerPools=[])), "Role")
 
-    assert [role["metadata"]["namespace"] for role in roles] == ["batch", render.NAMESPACE]
+    assert [role["metadata"]["namespace"] for role in roles] == ["batch", render.NAMESPACE, "stages"]
     rule = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
     assert all(role["rules"] == [rule] for role in roles)
     assert not of_kind(render.objects(values(config={"models": WORKERS}, workerPools=[])), "Role")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,7 +69,9 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(decoders: int = 1, config: dict[str, Any] | None = None, **prefill: Any) -> AsyncIterator[Pair]:
+async def pair(
+    decoders: int = 1, config: dict[str, Any] | None = None, up: int | None = None, **prefill: Any
+) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
         workers = [await stack.enter_async_context(ScriptedWorker()) for _ in range(1 + decoders)]
         first, *seconds = workers
@@ -79,7 +83,7 @@ async def pair(decoders: int = 1, config: dict[str, Any] | None = None, **prefil
         }
         whole = {"models": [{"name": "tiny", "pools": [pool]}], **(config or {})}
         gateway = await stack.enter_async_context(running_gateway(whole))
-        await gateway.metrics_when(lambda page: page.total("ridgeline_worker_up") == len(workers), 10)
+        await gateway.metrics_when(lambda page: page.total("ridgeline_worker_up") == (up or len(workers)), 10)
         yield Pair(gateway, first, seconds)
 
 
@@ -179,6 +183,21 @@ async def test_a_stage_that_is_down_is_not_asked() -> None:
         ("ok", "failed"),
         ("ok", "no_worker"),
     ]
+
+
+async def test_a_stage_finds_its_workers(tmp_path: Path) -> None:
+    """While nobody is there the pool computes; who is found then is asked."""
+    names = tmp_path / "stage.yaml"
+    names.write_text("[]")
+    async with pair(workers={"file": str(names)}, up=1) as both:
+        _, before = await both.ask([Send(computed())], STREAM)
+        names.write_text(f"[{{name: s-1, url: '{both.first.url}'}}]")
+        await both.gateway.metrics_when(lambda page: page.total("ridgeline_worker_up") == 2, 10)
+        await asyncio.sleep(1.0)  # the serving process takes it over meanwhile
+        _, found = await both.ask([Send(computed())], STREAM)
+
+    assert [record["prefill_result"] for record in (before, found)] == ["no_worker", "computed"]
+    assert found["prefill_worker"] == "s-1"
 
 
 async def test_what_gains_nothing_goes_to_the_pool_at_once() -> None:

@@ -111,8 +111,16 @@ log: {{path: /var/log/ridgeline.jsonl}}
         ("{name: m, aliases: x, workers: [http://a]}", "models[0].aliases: must be a list, not `x`"),
         ("{name: m, workers: http://a}", "models[0].workers: is a single text; put the URL into a list"),
         (
-            "{name: m, pools: [{name: p, workers: [http://a], prefill: {workers: {kubernetes: {service: s}}}}]}",
-            "models[0].pools[0].prefill.workers: is a mapping: workers that compute prompts are not found by a file, DNS or",
+            "{name: m, pools: [{name: p, workers: [http://a], prefill: {workers: {dns: a}}}]}",
+            "models[0].pools[0].prefill.workers: has `dns` without `port`",
+        ),
+        (
+            "{name: m, pools: [{name: p, workers: [http://a], prefill: {workers: []}}]}",
+            "models[0].pools[0].prefill.workers: is empty; give at least one",
+        ),
+        (
+            "{name: m, pools: [{name: p, workers: [http://a], prefill: {workers: http://b}}]}",
+            "models[0].pools[0].prefill.workers: is a single text; put the URL into a list",
         ),
         ("{name: m, workers: {dns: a}}", "models[0].workers: has `dns` without `port`"),
         ("{name: m, workers: []}", "models[0].workers: is empty; give at least one"),

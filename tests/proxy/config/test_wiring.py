@@ -96,7 +96,7 @@ def test_requests_are_followed_as_configured():
 
 
 def test_found_workers_are_trusted_by_the_name_that_was_looked_up():
-    """Unless another one is configured; a stage's workers are listed and go by their own."""
+    """Unless another one is configured; those of a stage by the name of the stage, or by their own where they are listed."""
     text = """
 models:
   - name: m
@@ -109,7 +109,10 @@ models:
         max_total_tokens: 200
         workers: {dns: b.example, port: 8000, scheme: https}
         worker_tls: {server_name: other.example}
-      - {name: plain, max_total_tokens: 300, workers: {dns: c.example, port: 8000}}
+      - name: plain
+        max_total_tokens: 300
+        workers: {dns: c.example, port: 8000}
+        prefill: {workers: {dns: stages.example, port: 8000, scheme: https}}
       - {name: blind, workers: {dns: d.example, port: 8000, scheme: https}, worker_tls: {verify: false}}
 """
     topology = build_topology(parse_config(text, {}, "file.yaml"))
@@ -120,4 +123,5 @@ models:
         "plain": None,
         "blind": None,
         "found-prefill": None,
+        "plain-prefill": "stages.example",
     }

@@ -134,6 +134,37 @@ async def test_what_is_found_gets_into_force_and_is_counted(tmp_path: Path) -> N
         assert rig.figure("ridgeline_discovery_changes_total", source="dns") == 3
 
 
+async def test_a_stage_finds_its_workers_as_a_pool_does(tmp_path: Path) -> None:
+    """Beside a pool that finds its own, or lists them; what nobody names any more drains, and its figures are its own."""
+    text = yaml.safe_dump(
+        {
+            "models": [
+                {
+                    "name": "m",
+                    "pools": [
+                        {"name": "p", "workers": by_dns("a"), "prefill": {"workers": by_dns("b")}, "max_total_tokens": 10},
+                        {"name": "q", "workers": ["http://127.0.0.1:1"], "prefill": {"workers": by_dns("c")}},
+                    ],
+                }
+            ]
+        }
+    )
+    async with a_rig(tmp_path, parse_config(text, {}, "test")) as rig:
+        for name, workers in (("a", "x"), ("b", "yz"), ("c", "")):
+            rig.told.says(name, *workers)
+        rig.put()
+        found = {pool.name: [worker.name for worker in pool.workers] for pool in rig.fleet.topology.pools}
+        rig.told.says("b", "z")
+        rig.put()
+
+        assert found == {"p": ["x"], "q": ["127.0.0.1:1"], "p-prefill": ["y", "z"], "q-prefill": []}
+        assert rig.names == ["x", "127.0.0.1:1", "(y)", "z"]
+        assert [pool.name for pool in rig.fleet.topology.models[0].stages] == ["p-prefill", "q-prefill"]
+        assert rig.fleet.topology.is_settled
+        figures = [rig.figure("ridgeline_discovered_workers", pool.index) for pool in rig.fleet.topology.pools]
+        assert (figures[0], isnan(figures[1]), figures[2:]) == (1, True, [1, 0])
+
+
 async def test_a_gateway_is_settled_when_every_pool_has_been_looked_up(tmp_path: Path) -> None:
     """Also when nobody is found; and it stays so when a reload adds a pool that nothing is known of."""
     async with a_rig(tmp_path) as rig:

@@ -27,7 +27,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "ridgeline.namespaces" -}}
 {{- $names := list }}
 {{- range $model := .Values.config.models }}
-{{- range $holder := concat (list $model) ($model.pools | default list) }}
+{{- $holders := concat (list $model) ($model.pools | default list) }}
+{{- range $pool := $model.pools }}
+{{- with $pool.prefill }}
+{{- $holders = append $holders . }}
+{{- end }}
+{{- end }}
+{{- range $holder := $holders }}
 {{- if kindIs "map" $holder.workers }}
 {{- with $holder.workers.kubernetes }}
 {{- $names = append $names (.namespace | default $.Release.Namespace) }}
