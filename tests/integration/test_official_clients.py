@@ -9,11 +9,12 @@ from typing import Any
 
 import anthropic
 import openai
+import pydantic
 import pytest
 import pytest_asyncio
 
 from tests.captures import load
-from tests.integration.answers import plain
+from tests.integration.answers import chat_answer, chat_events, plain, stream_of, usage_of
 from tests.integration.scene import Scene, running_scene
 from tests.integration.scripted_worker import Received
 from tests.integration.steps import Script, Send
@@ -147,6 +148,69 @@ async def test_a_response_is_asked_for_again(scene: Scene, gpt: openai.AsyncOpen
         f"/v1/responses/{made.id}",
         f"/v1/responses/{made.id}/cancel",
     ]
+
+
+async def test_a_response_in_the_background(scene: Scene, gpt: openai.AsyncOpenAI) -> None:
+    """It is asked for while it is computed, at the worker that has it, until it is done or cancelled."""
+    whole = json.loads(load("responses_nonstream").payload)
+    kept, states = scene.worker.script, ["queued", "in_progress", "completed"]
+
+    def script(request: Received) -> Script:
+        state = "cancelled" if request.path.endswith("/cancel") else states.pop(0)
+        begun = {} if state == "completed" else {"output": [], "usage": None}
+        return [Send(plain(200, whole | {"status": state, "background": True} | begun))]
+
+    scene.worker.script = script
+    try:
+        made = await gpt.responses.create(
+            model="tiny", input="Hi", background=True, store=True, extra_headers=named("background")
+        )
+        record = await scene.record("client-background")
+        seen = [(await gpt.responses.retrieve(made.id)).status for _ in range(2)]
+        cancelled = await gpt.responses.cancel(made.id)
+    finally:
+        scene.worker.script = kept
+
+    assert made.status == "queued"
+    assert (seen, cancelled.status) == (["in_progress", "completed"], "cancelled")
+    assert (record["outcome"], record["completion_tokens"]) == ("ok", None)
+
+
+class Weather(pydantic.BaseModel):
+    """What a model is to answer."""
+
+    city: str
+    days: int
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_structured_outputs(scene: Scene, gpt: openai.AsyncOpenAI, *, stream: bool) -> None:
+    """The schema reaches the worker as the client wrote it, and what comes back is the object, streamed or not."""
+    text, name = json.dumps(CALL), f"structured-{stream}"
+    kept = scene.worker.script
+    scene.worker.script = (
+        stream_of(chat_events([text[:9], text[9:]], usage=usage_of(5, 2)))
+        if stream
+        else [Send(chat_answer(text, usage=usage_of(5, 2)))]
+    )
+    try:
+        if stream:
+            asked = gpt.chat.completions.stream(model="tiny", messages=ASK, response_format=Weather, extra_headers=named(name))
+            async with asked as events:
+                found = (await events.get_final_completion()).choices[0].message.parsed
+        else:
+            parsed = await gpt.chat.completions.parse(
+                model="tiny", messages=ASK, response_format=Weather, extra_headers=named(name)
+            )
+            found = parsed.choices[0].message.parsed
+        record = await scene.record(f"client-{name}")
+    finally:
+        scene.worker.script = kept
+    sent = json.loads(scene.worker.requests[-1].body)["response_format"]["json_schema"]
+
+    assert found == Weather(**CALL)
+    assert (sent["name"], sent["strict"], sorted(sent["schema"]["properties"])) == ("Weather", True, ["city", "days"])
+    assert (record["outcome"], record["completion_tokens"]) == ("ok", 2)
 
 
 @pytest.mark.parametrize("name", ["tool_auto_stream", "tool_required_stream", "tool_named_stream"])
