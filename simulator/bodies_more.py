@@ -52,7 +52,14 @@ class _ResponsesBody(msgspec.Struct, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     previous_response_id: str | None = None
+    background: bool | None = False
     chat_template_kwargs: dict[str, Any] | None = None
+
+
+_NO_STORE = (
+    "This vLLM engine does not support `store=True` and therefore does not support the background mode. "
+    "To enable these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server."
+)
 
 
 def parse_messages(raw: bytes, served: Served) -> Generation:
@@ -87,6 +94,8 @@ def parse_count(raw: bytes, served: Served) -> int:
 def parse_responses(raw: bytes, served: Served) -> Generation:
     """What a response body asks for; it always gets its usage. `Refusal` if it asks for what cannot be."""
     body = read_body(raw, _ResponsesBody)
+    if body.background:
+        raise Refusal(400, "invalid_request_error", _NO_STORE, "background")
     if body.previous_response_id is not None:
         text = f"Response with id '{body.previous_response_id}' not found."
         raise Refusal(404, "invalid_request_error", text, "response_id")

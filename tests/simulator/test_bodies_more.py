@@ -29,6 +29,15 @@ def text(wanted: Generation) -> str:
     return wanted.sources[0].text()
 
 
+def test_no_response_is_kept_for_later():
+    """A worker without a store says so to who wants an answer in the background."""
+    with pytest.raises(Refusal, match="background mode") as refused:
+        response(background=True)
+
+    assert (refused.value.status, refused.value.param) == (400, "background")
+    assert response(background=False).wishes
+
+
 def test_a_message_is_a_chat_that_always_gets_its_usage():
     """Limit, stops and stream are read; counts are told in any case."""
     wanted = message(stop_sequences=["x"], stream=True)

@@ -120,7 +120,7 @@ BY_PREFIX = {
     "during_drain_": "draining",
     **dict.fromkeys(("messages_prefix_", "messages_stream_prefix_", "responses_prefix_"), "details"),
     **dict.fromkeys(("messages_thinking_", "messages_tool_", "messages_eos_", "responses_reasoning_"), "parsers"),
-    **dict.fromkeys(("responses_tool_", "responses_error_"), "parsers"),
+    **dict.fromkeys(("responses_tool_", "responses_error_", "responses_background"), "parsers"),
     **dict.fromkeys(("messages_", "responses_"), "all on"),
     **dict.fromkeys(("force_usage_", "reasoning_", "tool_"), "parsers"),
     **dict.fromkeys(("spec_", "stream_interval_", "trace_", "drain_"), "speculating"),
@@ -139,7 +139,6 @@ ELSEWHERE = {
     **dict.fromkeys(("err_too_long", "err_too_long_stream"), "the file has no request body; test_bodies.py has the answer"),
     **dict.fromkeys([name for name in names() if name.startswith("embed_")], "the simulated worker only generates"),
     **dict.fromkeys([name for name in names() if name.startswith("overload_503_")], "a full queue; the ones of chat are below"),
-    "responses_background": "the simulated worker keeps no answers for later",
     **dict.fromkeys(
         [name for name in names() if name.startswith("sigterm_")], "a worker that stops and says nothing: test_worker.py"
     ),
