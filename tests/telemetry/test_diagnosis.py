@@ -205,6 +205,17 @@ def test_a_beaten_floor_is_about_the_facts():
     assert found.excess_seconds < 0
 
 
+def test_a_pace_that_beats_its_floor_is_about_the_facts_too():
+    """Several tokens a step, as with speculation, are no fault of anybody: half of what the bandwidth allows is a hint."""
+    record = a_stream()
+    held = judge(record, YARDSTICK).tpot
+    assert held is not None
+    found = only(msgspec.structs.replace(record, tpot_seconds=held.floor_seconds / 2))
+
+    assert (found.figure, [one.name for one in found.causes]) == ("tpot", [CauseName.FACTS])
+    assert found.excess_seconds < 0
+
+
 def test_a_plain_request_has_one_diagnosis():
     """Its whole time is judged, and what was missed and what others took are in it."""
     alone = ttft(8000) + 100 * tpot(8000, 101)
