@@ -365,6 +365,8 @@ class ClientConnection(asyncio.Protocol):
 
     def expire(self, now: float) -> None:
         """Called about twice a second: close what is idle or slow. Running requests have limits of their own."""
+        if not self.is_open:
+            return
         limits = self._shared.topology.limits
         since = now - self._since
         if self._state is _HEAD:

@@ -45,7 +45,7 @@ def overdue(exchange: Progress, now: float) -> ProxyError | None:
         return None
     if (
         exchange.phase is Phase.ANSWER
-        and now - last_sign_at(exchange) > limits.token_gap_seconds
+        and not _has_sign_since(exchange, now - limits.token_gap_seconds)
         and not (_is_thinking(exchange) and now - exchange.sent_at <= _first_byte_seconds(exchange))
     ):
         return _timeout("worker_stalled", "The worker fell silent in the middle of its answer.", Outcome.STALLED)
@@ -86,6 +86,17 @@ def _is_thinking(exchange: Progress) -> bool:
         and relay is not None
         and not relay.meter.found.token_events
     )
+
+
+def _has_sign_since(exchange: Progress, instant: float) -> bool:
+    """Whether the worker has sent what counts since then. What has arrived is read only where that decides: with thousands of
+    streams, reading a token or two of each would hold the loop."""
+    relay = exchange.relay
+    if relay is not None and isinstance(relay.meter, StreamMeter):
+        known = max(relay.meter.last_event_at, exchange.first_body_at or 0.0, exchange.resumed_at or 0.0)
+        if known >= instant:
+            return True
+    return last_sign_at(exchange) >= instant
 
 
 def last_sign_at(exchange: Progress) -> float:

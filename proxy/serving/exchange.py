@@ -160,6 +160,8 @@ class Exchange(CountsFirst, PrefillsFirst, Answering):
 
     def expire(self, now: float) -> None:
         """Called about twice a second: end what is over one of its limits."""
+        if self.ended:
+            return
         if self._hears_out and now - (self.last_data_at or now) > FAILURE_SECONDS:
             self._hears_out = False
             if self.fail_over("failed"):

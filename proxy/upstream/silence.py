@@ -27,6 +27,8 @@ def look_for_silence(exchanges: Collection[Exchange], health: FleetHealth, silen
         if decision is None or exchange.connection is None or sent_at is None or exchange.endpoint.response_id is not None:
             continue
         name = decision.worker.name
+        if name in alive and name not in health.ejected:
+            continue  # one sign of life is enough
         sign_at = _last_sign_at(exchange, sent_at)
         if exchange.paused_at is not None or (sign_at > sent_at and now - sign_at <= silence_seconds):
             alive.add(name)  # or not read now, so that nothing can be said

@@ -12,6 +12,7 @@ from routing.demand import Demand
 from routing.estimate import TokenEstimate
 from routing.guidance import Guidance, WorkerGuidance
 from routing.topology import Limits
+from telemetry.meter import StreamMeter
 from telemetry.record import Phase
 from tests.proxy.fleets import a_decision, a_topology
 
@@ -53,3 +54,41 @@ def test_the_first_byte_is_waited_for_as_long_as_the_work_can_take(exchange: Any
 
     assert error is not None
     assert error.reason == FIRST_BYTE
+
+
+class Arriving:
+    """What relays a stream; reading what has arrived shows an event at this instant."""
+
+    def __init__(self, known_at: float, arrived_at: float) -> None:
+        self.meter = StreamMeter(1, (0.1,))
+        self.meter.last_event_at = known_at
+        self.arrived_at = arrived_at
+        self.scans = 0
+
+    def scan(self) -> None:
+        self.scans += 1
+        self.meter.last_event_at = self.arrived_at
+
+
+def answering(known_at: float, arrived_at: float) -> Any:
+    """A stream that began at 1, with an event known of one instant and one of another not read yet."""
+    exchange = waiting(1_000)
+    exchange.limits = Limits(token_gap_seconds=10.0)
+    exchange.phase, exchange.first_body_at, exchange.resumed_at = Phase.ANSWER, 1.0, None
+    exchange.last_data_at, exchange.relay = arrived_at, Arriving(known_at, arrived_at)
+    return exchange
+
+
+@pytest.mark.parametrize(
+    ("known_at", "arrived_at", "scans", "is_over"),
+    [(95.0, 99.0, 0, False), (85.0, 99.0, 1, False), (85.0, 89.0, 1, True)],
+    ids=["known to be well", "well, as it turns out", "silent"],
+)
+def test_what_has_arrived_is_read_only_where_it_decides(known_at: float, arrived_at: float, scans: int, is_over: bool) -> None:
+    """A stream of which a sign within the limit is known is left alone; else its arrivals are read before it is judged."""
+    exchange = answering(known_at, arrived_at)
+
+    error = overdue(exchange, 100.0)
+
+    assert (error is not None) == is_over
+    assert exchange.relay.scans == scans

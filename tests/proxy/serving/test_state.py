@@ -12,7 +12,7 @@ import pytest
 from proxy.published import publish
 from proxy.serving.exchange import Exchange
 from proxy.serving.hedged import HedgedExchange
-from proxy.serving.state import Lag, ServingState
+from proxy.serving.state import EXPIRED_AT_ONCE, TICK_SECONDS, Lag, ServingState
 from proxy.upstream.usage_refusals import NEEDED
 from routing.topology import Key, Topology, assemble
 from telemetry.layout import Layout, offset, slot
@@ -216,3 +216,46 @@ async def test_only_who_hedges_has_exchanges_that_do(state):
     assert state.hedge_budgets == {("m", "default"): budget}
     state.adopt(TWO)
     assert (state.exchange_type, state.hedge_budgets) == (Exchange, {})
+
+
+class Looked:
+    """Something that is looked at, and may fail."""
+
+    decision = sent_at = None
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.looks = 0
+        self.fails = fails
+
+    def expire(self, now: float) -> None:
+        self.looks += 1
+        if self.fails:
+            raise RuntimeError("a fault of ours")
+
+
+class Later:
+    """A loop that keeps what is to be called later."""
+
+    def __init__(self) -> None:
+        self.calls = []
+
+    def call_later(self, seconds, call, *arguments):
+        self.calls.append((seconds, call, arguments))
+
+
+async def test_many_requests_are_looked_at_in_parts(state):
+    """The loop is free in between, all have been looked at before the next look, and a fault costs only its part."""
+    running = [Looked(fails=number == 0) for number in range(2 * EXPIRED_AT_ONCE + 1)]
+    state.exchanges, state.clients, state.loop = running, set(), Later()
+
+    state.tick()
+    looks, seconds = [sum(each.looks for each in running)], 0.0
+    while following := [call for call in state.loop.calls if call[1] != state.tick]:
+        state.loop.calls.clear()
+        ((after_seconds, call, arguments),) = following
+        seconds += after_seconds
+        call(*arguments)
+        looks.append(sum(each.looks for each in running))
+
+    assert looks == [1, 1 + EXPIRED_AT_ONCE, 2 + EXPIRED_AT_ONCE]
+    assert seconds < TICK_SECONDS

@@ -168,3 +168,18 @@ def test_a_worker_that_is_outrun_and_serves_others_is_not() -> None:
 
     assert not health.avoided
     assert not health.unheard
+
+
+def test_of_a_worker_that_shows_life_no_other_request_is_read() -> None:
+    """With thousands of streams, reading each at every look would hold the loop; one sign is enough."""
+
+    class Unread(Asking):
+        @property
+        def relay(self) -> None:
+            raise AssertionError("read without need")
+
+        @relay.setter
+        def relay(self, value: None) -> None:
+            pass
+
+    assert judged(31.0, Asking(last=30.5), Unread(last=1.0))[0] is Condition.WELL
