@@ -27,12 +27,17 @@ class SimulatedWorker:
         self._options = options
         self._process: asyncio.subprocess.Process | None = None
         self._faults_url = ""
+        self._starting = asyncio.Lock()  # on a busy machine that may last until the next thing is to be done to it
 
     def __repr__(self) -> str:
         return f"<SimulatedWorker {self.name} {self.url}>"
 
     async def start(self) -> None:
         """Start it and wait until it listens. AssertionError if it does not."""
+        async with self._starting:
+            await self._start()
+
+    async def _start(self) -> None:
         command = ["-m", "simulator.worker", "--model", MODEL, "--port", str(self._port), "--control-port", "0", *self._options]
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable, *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
@@ -46,13 +51,18 @@ class SimulatedWorker:
     async def set_faults(self, faults: Mapping[str, Any]) -> None:
         """Put these faults in force instead of all before."""
         async with (
+            self._starting,
             aiohttp.ClientSession(trust_env=False) as session,
             session.put(self._faults_url, data=json.dumps(faults)) as answer,
         ):
             assert answer.status == 200, await answer.text()
 
     async def kill(self) -> None:
-        """End its process at once, as a crash does."""
+        """End its process at once, as a crash does; one that is being started when it has been."""
+        async with self._starting:
+            await self._kill()
+
+    async def _kill(self) -> None:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
