@@ -14,7 +14,7 @@ READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_ca
 READ_ONLY_TESTS += $(wildcard tests/dashboards/test_grafana.py tests/dashboards/test_rules.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vllm compare-vllm test test-vllm test-vllm-all check fix docs bench chaos soak fuzz clean runtime dev
+.PHONY: help demo demo-vllm compare-vllm test test-vllm test-vllm-all check fix docs bench chaos soak signals fuzz clean runtime dev
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' Makefile | while IFS=@ read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -70,6 +70,9 @@ chaos: dev ## Kill, hang, slow and drain workers under load and check every answ
 
 soak: dev ## The same with reloads and kills of the gateway's own processes: books agree, memory is flat (20 minutes; ARGS='--seconds 300 --seed 7')
 	@$(PYTHON) -m tests.soak $(ARGS)
+
+signals: dev ## Signals and new configurations at random moments, gateway after gateway (5 minutes; ARGS='--seconds 60 --seed 7')
+	@$(PYTHON) -m tests.soak.signals $(ARGS)
 
 fuzz: dev ## Look for inputs that the gateway and a second reader take differently (a minute each; ARGS='--target sse --seconds 600')
 	@$(PYTHON) -c 'import atheris' 2>/dev/null || $(PYTHON) -m pip install --quiet --editable '.[fuzz]'

@@ -130,6 +130,7 @@ class Supervisor:
                 self._turn()
             self._stop()
         finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # one more would cut the interpreter's end short
             signal.set_wakeup_fd(-1)
             for file in (self._parent_fd, self._alive_fd, self._wake_fd, self._signal_fd):
                 os.close(file)

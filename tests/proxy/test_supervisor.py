@@ -285,6 +285,19 @@ def test_a_signal_at_the_very_beginning_leaves_nothing_behind(tmp_path: Path, nu
     assert "stopping" in text
 
 
+def test_signals_until_the_very_end_change_no_exit_code(start: Start) -> None:
+    """Whoever asks again and again gets the code of a good end, and nothing is left."""
+    family = start("control=well", "serving-0=well")
+    eventually(family.is_up)
+
+    while family.process.poll() is None:
+        family.process.terminate()
+        time.sleep(0.0002)
+
+    assert family.process.returncode == 0
+    assert family.run_directories == []
+
+
 def test_hangup_is_ignored_by_all(start: Start) -> None:
     """SIGHUP ends nobody, the children neither, which inherit that from their first instruction on."""
     family = start("control=well", "serving-0=well")
