@@ -1,4 +1,4 @@
-"""From one gateway to fifty before 500 workers, in virtual time: ``python -m benchmarks.replicas``; docs/replicas.md reads it.
+"""From one gateway to fifty before 100 workers, in virtual time: ``python -m benchmarks.replicas``; docs/replicas.md reads it.
 
 Nothing here depends on the machine: the same commit prints the same figures everywhere.
 """
@@ -21,10 +21,9 @@ from simulator.virtual.replicas import Outcome, simulate_replicas
 from simulator.virtual.routing import workers_named
 from simulator.virtual.served import quantiles
 
-WORKERS = 500
-REPLICAS = (1, 2, 5, 10, 25, 50)
+WORKERS = 100
+REPLICAS = (1, 2, 5, 20, 50)
 REQUESTS = 40_000
-_HOT_EVERY = 50  # each so many requests one is the hot prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +41,26 @@ def chat(count: int, workers: int, seed: int) -> list[Arrival]:
 
 
 def hot(count: int, workers: int, seed: int) -> list[Arrival]:
-    """Prompts that have nothing in common, but for every fiftieth, which is always the same one."""
-    arrivals = traces.mixed(count, Poisson(per_second=10.0 * workers), seed=seed, shape=traces.Mixed(long_ratio=0.0))
+    """Prompts that have nothing in common, but for every tenth, which is always the same one: ten times a worker's share."""
+    return _with_hot(count, 10.0 * workers, seed, every=10)
+
+
+def busy(count: int, workers: int, seed: int) -> list[Arrival]:
+    """Twice as many, and every fifth is the same."""
+    return _with_hot(count, 20.0 * workers, seed, every=5)
+
+
+def _with_hot(count: int, per_second: float, seed: int, *, every: int) -> list[Arrival]:
+    arrivals = traces.mixed(count, Poisson(per_second=per_second), seed=seed, shape=traces.Mixed(long_ratio=0.0))
     prompt = arrivals[0].prompt
-    return [replace(one, prompt=prompt, kind="hot") if number % _HOT_EVERY == 0 else one for number, one in enumerate(arrivals)]
+    return [replace(one, prompt=prompt, kind="hot") if number % every == 0 else one for number, one in enumerate(arrivals)]
 
 
 CASES = (
     Case("chat", "prefix-affinity", chat),
     Case("chat", "least-load", chat),
     Case("hot prompt", "prefix-affinity", hot),
+    Case("hot prompt, busy", "prefix-affinity", busy),
 )
 
 

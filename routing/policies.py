@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from routing.policy import Snapshot
 
 BOUND_FACTOR = 1.25
-"""A worker gets what is at home there while its load is at most so many times the least load of all that could take it."""
+"""A worker gets what is at home there while its load is at most so many times the mean of all that could take it."""
 BOUND_SLACK_TOKENS = 16_384
 BOUND_SLACK_PROMPTS = 4.0
-"""And always while it is above the least by no more than these tokens and so many times the prompt: with few requests in flight
+"""And always while it is above the mean by no more than these tokens and so many times the prompt: with few requests in flight
 one alone would be over the factor, and the longer a prompt, the more is lost by computing it elsewhere."""
 
 _MIX = 0x9E3779B97F4A7C15  # odd, and the golden ratio of 64 bits
@@ -70,7 +70,7 @@ def prefix_affinity(pool: Pool, candidates: Sequence[Worker], demand: Demand, sn
         if known is not None and known.moved and (name := known.moved.get(key)) is not None:
             roomy = _roomy(candidates, snapshot, load_bound(0.0, demand)) if snapshot.crowded else candidates
             loads = _loads(roomy, demand, snapshot)
-            bound = load_bound(min(loads), demand)
+            bound = _bound(loads, roomy, demand, snapshot)
             for worker, tokens in zip(roomy, loads, strict=True):
                 if worker.name == name and tokens <= bound:
                     return worker, Reason.DELIVERED
@@ -162,7 +162,7 @@ def _at_home(
     if snapshot.crowded:
         candidates = _roomy(candidates, snapshot, load_bound(0.0, demand))
     loads = _loads(candidates, demand, snapshot)
-    bound = load_bound(min(loads), demand)
+    bound = _bound(loads, candidates, demand, snapshot)
     home = ring.home(key)
     if ring.size == len(candidates) and not snapshot.share and snapshot.load_tokens[home.index] <= bound:  # nearly always
         return home, reason
@@ -185,10 +185,17 @@ def _ring(pool: Pool, snapshot: Snapshot) -> Ring | None:
     return ring if ring is not None and ring.workers is pool.workers else None
 
 
-def load_bound(least: float, demand: Demand) -> float:
-    """The load in tokens up to which a worker gets what is at home there, with the least load among all being this."""
+def load_bound(mean: float, demand: Demand) -> float:
+    """The load in tokens up to which a worker gets what is at home there, with the mean of all being this; never below that."""
     slack = BOUND_SLACK_TOKENS + BOUND_SLACK_PROMPTS * demand.estimate.tokens
-    return max(BOUND_FACTOR * least, least + slack)
+    return max(BOUND_FACTOR * mean, mean + slack)
+
+
+def _bound(loads: Sequence[float], candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> float:
+    """The bound among these; whoever has least is always within it, also where all of them start slowly."""
+    load = snapshot.load_tokens
+    tokens = [load[worker.index] for worker in candidates] if snapshot.share else loads
+    return max(load_bound(sum(tokens) / len(tokens), demand), min(loads))
 
 
 def _loads(candidates: Sequence[Worker], demand: Demand, snapshot: Snapshot) -> list[float]:

@@ -17,7 +17,7 @@ def choose_rank(load_tokens: Sequence[float], demand: Demand) -> int:
     if key is not None:
         ranks = len(load_tokens)
         home = key * _SPREAD % _SIZE * ranks // _SIZE  # other bits than those which chose the worker
-        if load_tokens[home] <= load_bound(min(load_tokens), demand):
+        if load_tokens[home] <= load_bound(sum(load_tokens) / ranks, demand):
             return home
     return min(range(len(load_tokens)), key=load_tokens.__getitem__)
 

@@ -97,11 +97,12 @@ def test_a_home_with_too_much_to_do_is_passed_over():
 
 
 def test_load_stays_bounded_whatever_the_keys():
-    """Also if all requests begin alike, nobody is sent more with over factor times the least load, or the slack above it."""
+    """Also if all requests begin alike, nobody is sent more with over factor times the mean, or the slack above it."""
     load = [0.0] * 8
     for number in range(4000):
         index, _ = choose("prefix-affinity", load, a_demand(1000, affinity=KEY), turn=number)
-        assert load[index] <= max(BOUND_FACTOR * min(load), min(load) + 16_384 + 4000)
+        mean = sum(load) / len(load)
+        assert load[index] <= max(BOUND_FACTOR * mean, mean + 16_384 + 4000)
         load[index] += 1000
 
     assert max(load) <= BOUND_FACTOR * sum(load) / 8
@@ -254,3 +255,33 @@ def test_who_has_delivered_a_prompt_gets_it_no_more_once_others_have_filled_it()
 
     assert chosen({}) == (other, Reason.DELIVERED)
     assert chosen({other: 1e6}) == (home, Reason.AFFINITY)
+
+
+def test_a_home_is_passed_over_for_what_it_has_above_the_mean():
+    """Not above the one that has least: among many somebody has nearly nothing at any time, and says nothing about the home."""
+    demand = a_demand(1000, affinity=KEY)
+    first, second, third = walk(4)[:3]
+
+    def chosen(home: float, others: float) -> int:
+        load = [others] * 4
+        load[first], load[third] = home, 0.0  # the mean is a quarter of the home and half of the others
+        return choose("prefix-affinity", load, demand)[0]
+
+    assert chosen(909_000.0, 1e6) == first  # 1.25 times the mean of 727,250
+    assert chosen(909_200.0, 1e6) == third  # the second is above the bound as well
+    assert chosen(20_384.0 * 4 / 3, 0.0) == first  # 20,384 above the mean
+    assert chosen(20_385.0 * 4 / 3 + 1, 0.0) == second
+
+
+def test_where_all_start_slowly_the_least_loaded_takes_what_no_home_may():
+    """Each counts as fuller than the bound by its share; one with a share of nothing counts for the mean as what it has."""
+    demand = a_demand(1000, affinity=KEY)
+    home, other = walk(2)
+    load = [0.0, 0.0]
+    load[home] = 500.0
+
+    assert choose("prefix-affinity", load, demand, share=(0.01, 0.01)) == (other, Reason.LOAD_BOUND)
+    share = [1.0, 1.0]
+    share[other] = 0.0
+    load[home] = 1e6
+    assert choose("prefix-affinity", load, demand, share=tuple(share)) == (home, Reason.AFFINITY)
