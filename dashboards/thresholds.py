@@ -71,6 +71,13 @@ MISROUTES_RATIO = 0.05
 FLOOR_BEATEN_RATIO = 0.01
 """Share of a worker's streams that may be faster than its GPU can be: rounding and clocks, not facts."""
 
+CLOCK_RATIO = 0.7
+"""Clock of GPUs at work over what is usual for them; above, it may be full load that a power cap bounds."""
+CLOCK_LIMITED_RATIO = 0.9
+"""The same where the driver says that heat or a lack of power holds it down."""
+CLOCK_FAR_OFF_RATIO = 0.6
+"""Below, it is a warning whatever the driver says."""
+
 OUTLIER_RATIO = 1.5
 """Mean TPOT of a worker over the lower quartile of its pool."""
 

@@ -24,6 +24,8 @@ class CauseName(StrEnum):
     BATCH = "batch"  # more sequences than usual
     CONTEXT = "context"  # a longer context than usual
     KV_PRESSURE = "kv_pressure"  # a full cache: waiting for blocks, or computing again
+    GPU_CLOCKS = "gpu_clocks"  # the worker's GPUs run below their usual clock
+    GPU_BANDWIDTH = "gpu_bandwidth"  # their memory is as busy as it can be, with more than is known here
     SLOWER_THAN_PEERS = "slower_than_peers"  # the worker, lately, beside others of its kind
     SLOWER_THAN_ITSELF = "slower_than_itself"  # than when its calibration was accepted
     FACTS = "facts"  # faster than can be: model, GPU or format is not what is configured
@@ -42,6 +44,9 @@ class WorkerState:
     kv_usage_ratio: float | None = None
     peers_ratio: float | None = None
     own_ratio: float | None = None
+    clock_ratio: float | None = None  # of its GPUs at work, over what is usual for them
+    clock_is_limited: bool = False  # the driver says that heat or a lack of power holds it down
+    dram_active_ratio: float | None = None  # share of the cycles in which their memory is busy; 0.8 is its peak
 
 
 class Usual(NamedTuple):

@@ -3,8 +3,8 @@
 A request should have taken what is expected of it with the prefix hit that could be expected and the batch that is usual at
 its worker. What it took beyond that is shared out in a fixed order: first what was measured (queues, connecting, attempts at
 other workers, the client), then what follows from lengths (a hit that was not delivered, prefills of others in the same steps,
-batch, contexts), then what is known of the worker (slower than it used to be or than its peers, a queue, a full cache). No
-cause gets more than is left.
+batch, contexts), then what is known of the worker (its GPUs, slower than it used to be or than its peers, a queue, a full
+cache). No cause gets more than is left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from telemetry.shares import (
     before_first_token,
     decode_seconds,
     prefill_seconds,
+    take_clocks,
     take_engine,
+    take_memory,
     take_others,
     take_waits,
     take_worker,
@@ -107,7 +109,8 @@ def _ttft(
     shares.take(CauseName.MISSED_PREFIX, cold - warm)
     shares.take(CauseName.BATCH, warm - calm)
     others = before_first_token(record, yardstick)
-    take_engine(shares, record, yardstick, state_of(), others, around, held.expected_seconds)
+    computing = held.expected_seconds if held.binds == "compute" else 0.0
+    take_engine(shares, record, yardstick, state_of(), others, around, held.expected_seconds, computing)
     return [Diagnosis("ttft", shares.total, shares.causes())]
 
 
@@ -134,6 +137,10 @@ def _tpot(
     take_others(shares, record, yardstick, state, arrived, around)
     if (state.kv_usage_ratio or 0.0) >= KV_FULL_RATIO and (record.stall_ratio or 0.0) >= _PREEMPTED_RATIO:
         shares.take(CauseName.KV_PRESSURE, shares.left)
+    if held.binds == "compute":
+        take_clocks(shares, state, held.expected_seconds * steps)
+    else:
+        take_memory(shares, state, held.expected_seconds * steps)
     take_worker(shares, state, held.expected_seconds * steps)
     return [Diagnosis("tpot", shares.total, shares.causes())]
 
@@ -163,7 +170,7 @@ def _e2e(
     shares.take(CauseName.BATCH, (pace - calm_batch) * steps + warm - calm)
     shares.take(CauseName.CONTEXT, (calm_batch - calm_pace) * steps)
     others = before_first_token(record, yardstick) + (record.arrived_tokens or 0)
-    take_engine(shares, record, yardstick, state_of(), others, around, held.expected_seconds)
+    take_engine(shares, record, yardstick, state_of(), others, around, held.expected_seconds, prefill)
     return [Diagnosis("e2e", shares.total, shares.causes())]
 
 

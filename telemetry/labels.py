@@ -86,6 +86,8 @@ _OF_DECODING = (
     *(CauseName.OTHERS_PREFILL, CauseName.BATCH, CauseName.CONTEXT, CauseName.KV_PRESSURE),
     *(CauseName.SLOWER_THAN_PEERS, CauseName.SLOWER_THAN_ITSELF, CauseName.FACTS, CauseName.UNEXPLAINED),
 )
+OF_GPUS = frozenset({CauseName.GPU_CLOCKS, CauseName.GPU_BANDWIDTH})
+"""Causes that only exporters of the workers' GPUs tell of, which few pools have."""
 USUAL_DEVIATIONS = frozenset(
     (figure, cause.value)
     for figure, causes in {
@@ -94,5 +96,6 @@ USUAL_DEVIATIONS = frozenset(
         "e2e": tuple(CauseName),
     }.items()
     for cause in causes
+    if cause not in OF_GPUS
 )
-"""Figures with the causes that they can have."""
+"""Figures with the causes that they can have where nothing tells of the workers' GPUs."""

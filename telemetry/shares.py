@@ -13,6 +13,10 @@ from telemetry.record import Cause, RequestRecord
 KV_FULL_RATIO = 0.95
 _KV_SCARCE_RATIO = 0.85
 _SLOWER_RATIO = 1.15  # below it a worker counts as its own kind
+_LOW_CLOCK_RATIO = 0.7  # of the usual clock: under full load a GPU keeps within its power by going that far down ...
+_LIMITED_CLOCK_RATIO = 0.9  # ... and by some percent all the time
+_MEMORY_AT_PEAK_RATIO = 0.75  # of the cycles; NVIDIA says that 0.8 is what can be reached
+_MEMORY_AT_REST_RATIO = 0.6  # below, it is not the memory that a step waits for
 _LAG_SECONDS = 0.005  # of the gateway's own work; more is a loop that was held
 
 
@@ -72,7 +76,7 @@ def take_others(
     length = min(tokens, mean)
     each = prefill_seconds(yardstick, length, 0, around)
     own = _step(yardstick, around) if around.running else 0.0  # decoding goes on in the same steps
-    slower = max(state.own_ratio or 1.0, state.peers_ratio or 1.0)
+    slower = max(state.own_ratio or 1.0, state.peers_ratio or 1.0, 1.0 / (state.clock_ratio or 1.0))
     most = shares.left / slower if slower > _SLOWER_RATIO else shares.left
     shares.take(CauseName.OTHERS_PREFILL, min(most, max(0.0, each - own) * tokens / length))
 
@@ -85,10 +89,12 @@ def take_engine(
     others_tokens: int | None,
     around: Surroundings,
     expected_seconds: float,
+    computing_seconds: float,
 ) -> None:
     """What the worker did: others' prompts, its pace, and whatever it let the request wait for beyond that.
 
     A queue that the worker told is taken as told; one that only its gauge shows gets what nothing else explains.
+    ``computing_seconds`` are those of the expected ones that the GPU's clock decides over.
     """
     take_others(shares, record, yardstick, state, others_tokens, around)
     has_waiting = (state.waiting_requests or 0.0) >= 1.0
@@ -97,9 +103,26 @@ def take_engine(
     queue = CauseName.KV_PRESSURE if is_full else CauseName.ENGINE_QUEUE
     told = record.worker_queue_seconds
     shares.take(queue, told)
+    take_clocks(shares, state, computing_seconds)
     take_worker(shares, state, expected_seconds)
     if told is None and has_waiting:
         shares.take(queue, shares.left)
+
+
+def take_clocks(shares: Shares, state: WorkerState, computing_seconds: float) -> None:
+    """What a clock below the usual one makes longer: whatever is computed, the prompts of others too."""
+    ratio = state.clock_ratio
+    if ratio is not None and 0.0 < ratio < (_LIMITED_CLOCK_RATIO if state.clock_is_limited else _LOW_CLOCK_RATIO):
+        shares.take(CauseName.GPU_CLOCKS, (computing_seconds + shares.taken(CauseName.OTHERS_PREFILL)) * (1.0 / ratio - 1.0))
+
+
+def take_memory(shares: Shares, state: WorkerState, expected_seconds: float) -> None:
+    """Of tokens that wait for memory: it is at its peak, or its GPUs are held down so far that they do not keep it busy."""
+    busy = state.dram_active_ratio
+    if busy is not None and busy >= _MEMORY_AT_PEAK_RATIO:
+        shares.take(CauseName.GPU_BANDWIDTH, shares.left)
+    elif state.clock_is_limited and (busy is None or busy < _MEMORY_AT_REST_RATIO):
+        take_clocks(shares, state, expected_seconds)
 
 
 def take_worker(shares: Shares, state: WorkerState, expected_seconds: float) -> None:

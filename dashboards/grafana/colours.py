@@ -59,6 +59,8 @@ _CAUSES: dict[str, str] = {
     CauseName.BATCH: "light-blue",
     CauseName.CONTEXT: "dark-blue",
     CauseName.KV_PRESSURE: "orange",
+    CauseName.GPU_CLOCKS: "semi-dark-red",
+    CauseName.GPU_BANDWIDTH: "semi-dark-orange",
     CauseName.SLOWER_THAN_PEERS: "red",
     CauseName.SLOWER_THAN_ITSELF: "dark-red",
     CauseName.FACTS: "dark-purple",

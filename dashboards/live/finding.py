@@ -24,19 +24,8 @@ class Severity(IntEnum):
 # What is nearer to the cause comes first, among those that are as bad.
 _ORDER = (
     *("stopping", "gateway", "pool_down", "worker_down", "worker_silence", "worker_hung", "worker_errors", "facts", "drift"),
-    *(
-        "failing",
-        "attempts",
-        "process_restarts",
-        "configuration",
-        "loop_lag",
-        "slow",
-        "hit_drop",
-        "kv",
-        "queue",
-        "waiting",
-        "refused",
-    ),
+    *("failing", "attempts", "process_restarts", "configuration", "loop_lag", "gpu_clocks", "slow", "hit_drop", "kv", "queue"),
+    *("waiting", "refused"),
 )
 _RANKS = {kind: rank for rank, kind in enumerate(_ORDER)}
 

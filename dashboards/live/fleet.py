@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan
+from math import inf, isnan
 
 import msgspec
 
 from dashboards.live.window import Figure, Glimpse, Sums, Window
 from routing.health import Condition
 from routing.topology import Pool, Topology, Worker
+from telemetry.dcgm import Gpus
+from telemetry.gpus_lately import GpusLately
 from telemetry.labels import LABELS
 from telemetry.layout import Layout, slot
 from telemetry.points import Array, Snapshot
@@ -78,6 +80,9 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: int = 0  # times it was asked since the start, but for stale connections and clients that left
     attempts_busy: int = 0  # of these, answered with 429 or 503
     attempts_failed: int = 0
+    engine_version: str | None = None  # of vLLM, as the worker says
+    gpus: Gpus | None = None  # as its exporter says, where one is configured
+    clock_ratio: float | None = None  # of its GPUs while they work, over what is usual for them and their peers
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -177,6 +182,8 @@ class Around:
     log_lines_dropped: int
     now_unix_seconds: float
     is_stopping: bool = False
+    engine_version_of: Callable[[str], str | None] = lambda _worker: None
+    gpus: Mapping[str, GpusLately] = field(default_factory=dict)  # by worker
 
 
 def build(around: Around, window: Window, since: Since) -> Iterator[FleetView | None]:
@@ -191,7 +198,7 @@ def build(around: Around, window: Window, since: Since) -> Iterator[FleetView | 
         workers, sum_of_all, in_flight = [], Glimpse(), 0
         for worker in pool.workers:
             glimpse = window.glimpse(worker.name)
-            workers.append(_worker(worker, cells, glimpse, around, since))
+            workers.append(_worker(worker, pool, cells, glimpse, around, since))
             sum_of_all.add(glimpse)
             in_flight += workers[-1].in_flight_requests
             done += 1
@@ -236,7 +243,7 @@ def ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _worker(worker: Worker, cells: _Cells, glimpse: Glimpse, around: Around, since: Since) -> WorkerView:
+def _worker(worker: Worker, pool: Pool, cells: _Cells, glimpse: Glimpse, around: Around, since: Since) -> WorkerView:
     base = cells.layout.worker_base(worker.index)
     sums = glimpse.sums
     attempts = {result: cells.sum(base + cell) for result, cell in _ATTEMPTS.items() if result not in _NOBODYS_FAULT}
@@ -264,7 +271,14 @@ def _worker(worker: Worker, cells: _Cells, glimpse: Glimpse, around: Around, sin
         attempts=sum(attempts.values()),
         attempts_busy=attempts["busy"],
         attempts_failed=sum(attempts[result] for result in _IN_VAIN),
+        engine_version=around.engine_version_of(worker.name),
+        gpus=None if (gpus := around.gpus.get(worker.name)) is None else gpus.newest,
+        clock_ratio=None if gpus is None else gpus.clock_ratio(inf, _peers(worker, pool, around)),
     )
+
+
+def _peers(worker: Worker, pool: Pool, around: Around) -> Iterator[GpusLately]:
+    return (around.gpus[each.name] for each in pool.workers if each is not worker and each.name in around.gpus)
 
 
 def _state(worker: Worker, up: float | None, condition: tuple[Condition, int], serving: int) -> tuple[str, str]:

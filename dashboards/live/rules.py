@@ -12,6 +12,7 @@ from dashboards.live.finding import Finding, Growth, Severity, capital, finding_
 from dashboards.live.fleet import GatewayFacts, PoolView, WorkerView
 from dashboards.live.hour import Minute
 from dashboards.live.words import OUTCOMES, cause_words, count, percent, seconds
+from telemetry.gpus_lately import is_limited
 from telemetry.prefix_drift import Drift, DriftKind
 
 _LEAST_FAILED = 3
@@ -182,6 +183,7 @@ def worker_findings(pool: PoolView, worker: WorkerView, growth: Growth, now: flo
         yield finding_of(Severity.WARNING, "failing", text, words.advice, pool, worker)
     elif state.code not in _STATES:
         yield from _in_vain(pool, worker, attempts)
+    yield from _gpus(pool, worker, name)
     yield from _full(pool, worker, name)
     yield from _waiting(pool, worker, growth, now)
 
@@ -197,6 +199,37 @@ def _in_vain(pool: PoolView, worker: WorkerView, attempts: Sequence[int]) -> Ite
         advice = "Clients may not notice, as others are asked then: look at its log, and at what stands in front of it."
         severity = Severity.WARNING if busy + failed >= max(_LEAST_FAILED, _IN_VAIN_RATIO * of_all) else Severity.NOTICE
         yield finding_of(severity, "attempts", text, advice, pool, worker)
+
+
+_HEAT_OR_POWER = {
+    "power_cap": "its power cap",
+    "sw_thermal": "heat",
+    "hw_thermal": "heat",
+    "hw_power_brake": "its power supply",
+    "hw_slowdown": "heat or power",
+}
+
+
+def _gpus(pool: PoolView, worker: WorkerView, name: str) -> Iterator[Finding]:
+    """A clock below the usual one, and errors of the driver, where an exporter tells of them."""
+    gpus, ratio = worker.gpus, worker.clock_ratio
+    if gpus is None:
+        return
+    limited = is_limited(gpus)
+    most = thresholds.CLOCK_LIMITED_RATIO if limited else thresholds.CLOCK_RATIO
+    if ratio is not None and gpus.sm_clock_hertz is not None and ratio < most:
+        reasons = " and ".join(dict.fromkeys(_HEAT_OR_POWER[limit] for limit in gpus.limited_by))
+        held = f", held down by {reasons}" if reasons else ""
+        text = f"The GPUs of {name} run at {percent(ratio)} of their usual clock ({gpus.sm_clock_hertz / 1e6:.0f} MHz){held}"
+        severity = Severity.WARNING if limited or ratio < thresholds.CLOCK_FAR_OFF_RATIO else Severity.NOTICE
+        advice = cause_words("gpu_clocks").advice
+        yield finding_of(severity, "gpu_clocks", text, advice, pool, worker, cause="gpu_clocks")
+    if gpus.xid:
+        text = f"The driver of the GPUs of {name} gave XID {gpus.xid} as its last error"
+        advice = (
+            "Look it up in NVIDIA's list of XIDs, and at the kernel's log of its machine: some mean that the GPU is broken."
+        )
+        yield finding_of(Severity.NOTICE, "gpu_xid", text, advice, pool, worker)
 
 
 def _full(pool: PoolView, worker: WorkerView, name: str) -> Iterator[Finding]:

@@ -65,6 +65,15 @@ CAUSES: Mapping[str, Words] = {
         "the worker's KV cache was full",
         "Add workers, lower the caps of the pool, keep long contexts elsewhere, or store the cache in fp8.",
     ),
+    CauseName.GPU_CLOCKS: Words(
+        "the worker's GPUs run below their usual clock",
+        "Look at heat, power cap and power supply of its machine (nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE); drain it "
+        "if it stays so.",
+    ),
+    CauseName.GPU_BANDWIDTH: Words(
+        "the memory of the worker's GPUs is at its peak, with more than is known here",
+        "Look for another process on its GPUs, or another gateway before it; else its batch is too large: lower the caps.",
+    ),
     CauseName.SLOWER_THAN_PEERS: Words(
         "the worker is slower than its peers",
         "Look at its GPU: clocks, power cap, temperature, another process; drain it if it stays so.",

@@ -23,6 +23,7 @@ from pydantic import (
 
 from proxy.config.bounds import AdmissionConfig, LimitsConfig, PoolAdmission, PoolLimits
 from proxy.config.checks import LISTENERS, cross_problems, warnings_of
+from proxy.config.dcgm import DcgmConfig
 from proxy.config.errors import ConfigError, Problem, RefusedError
 from proxy.config.file import Document, kind_of, parse_document, read_text
 from proxy.config.found import FoundWorkersConfig
@@ -106,6 +107,10 @@ class WorkerConfig(Section):
             "Ranks behind this URL, as `--data-parallel-size` has it where one address serves them all. Each request then "
             "names one by `x-data-parallel-rank`, so that prefix caches are found again. Absent: the worker chooses."
         ),
+    )
+
+    dcgm: DcgmConfig | None = Field(
+        default=None, description="What tells of its GPUs, as a whole; absent: as the pool's `dcgm` says."
     )
 
     @model_validator(mode="before")
@@ -261,6 +266,13 @@ class PoolConfig(Section):
         default=None, description="GPUs of one worker, a count. What `tensor_parallel` does not say is tensor parallelism."
     )
     tensor_parallel: Count | None = Field(default=None, description="Tensor-parallel size of one worker, a count of GPUs.")
+    dcgm: DcgmConfig | None = Field(
+        default=None,
+        description=(
+            "What tells of the workers' GPUs: clocks, heat, power, how busy their memory is. It makes a clock that is held "
+            "down, or a memory at its peak, a cause of slow requests by name. Absent: nothing is asked."
+        ),
+    )
     weight_dtype: Text | None = Field(
         default=None,
         description="How weights are stored, such as `bf16`, `fp8` or `awq`; absent: as the model's own configuration says.",

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from proxy.config.bounds import PoolAdmission
+from proxy.config.dcgm import DcgmSource
 from proxy.config.settings import Config, PoolConfig, PrefillConfig, WorkerConfig, stage_name
 from proxy.config.tls import listener_files, worker_tls
 from proxy.config.tokenizer import TokenizerConfig
@@ -192,3 +193,22 @@ def _worker(settings: WorkerConfig, index: int) -> Worker:
         authority=url.authority,
         data_parallel_ranks=settings.data_parallel_ranks or 1,
     )
+
+
+def gpu_source(pool: PoolConfig, worker: str, host: str) -> DcgmSource | None:
+    """Where the GPUs of this worker of the pool are told of; ``None`` if that is not configured."""
+    own = next((each.dcgm for each in pool.listed_workers if each.label == worker), None)
+    dcgm = own or pool.dcgm
+    return None if dcgm is None else dcgm.of(worker, host)
+
+
+def gpu_sources(config: Config, topology: Topology) -> dict[str, DcgmSource]:
+    """The same of all workers of a topology, by their names; of those for which it is configured."""
+    pools = {(model.name, pool.name): pool for model in config.models for pool in model.pools_in_force}
+    return {
+        worker.name: source
+        for pool in topology.pools
+        if (settings := pools.get((pool.model, pool.name))) is not None
+        for worker in pool.workers
+        if (source := gpu_source(settings, worker.name, worker.host)) is not None
+    }

@@ -22,6 +22,7 @@ from telemetry.advice import Lately as PoolLately
 from telemetry.buckets import ATTAINED_BOUNDS
 from telemetry.causes import CauseName, Usual, WorkerState
 from telemetry.diagnosis import Diagnosis, diagnose
+from telemetry.gpus_lately import GpusLately
 from telemetry.judgement import Held, Judgement, judge
 from telemetry.labels import LABELS, LENGTH_CLASSES
 from telemetry.layout import Layout, slot
@@ -68,6 +69,7 @@ class Judge:
         self._topology: Topology | None = None
         self._pools: dict[PoolName, PoolLately] = {}
         self._revised: list[RequestRecord] = []
+        self.gpus: Mapping[str, GpusLately] = {}  # by worker, of those whose GPUs are seen
 
     def __repr__(self) -> str:
         return f"<Judge by {self.standards}>"
@@ -201,10 +203,19 @@ class Judge:
         own_ratio = lately.slower_ratio() if standard.has_reference else None
         if place is None:
             return WorkerState(own_ratio=own_ratio)
-        waiting, kv_usage = lately.probed.peak(self._clock.at(record.ended_unix_seconds) - (record.e2e_seconds or 0.0))
+        began = self._clock.at(record.ended_unix_seconds) - (record.e2e_seconds or 0.0)
+        waiting, kv_usage = lately.probed.peak(began)
         peers = (peer for name in place.peers if (peer := self._lately.get(name)) is not None)
+        gpus = self.gpus.get(record.worker or "")
+        alike = [self.gpus[name] for name in place.peers if name in self.gpus] if gpus is not None else []
         return WorkerState(
-            waiting_requests=waiting, kv_usage_ratio=kv_usage, peers_ratio=lately.slower_than(peers), own_ratio=own_ratio
+            waiting_requests=waiting,
+            kv_usage_ratio=kv_usage,
+            peers_ratio=lately.slower_than(peers),
+            own_ratio=own_ratio,
+            clock_ratio=None if gpus is None else gpus.clock_ratio(began, alike),
+            clock_is_limited=gpus is not None and gpus.is_limited(began),
+            dram_active_ratio=None if gpus is None else gpus.dram_active_ratio(began),
         )
 
     def _count(

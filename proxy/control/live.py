@@ -226,6 +226,8 @@ class LiveFeed:
             log_lines_dropped=self._view.log_lines_dropped,
             now_unix_seconds=self._clock.now(),
             is_stopping=self._view.is_stopping,
+            engine_version_of=self._judge.standards.version_of,
+            gpus=self._judge.gpus,
         )
         began_at, cost = process_time(), 0.0
 

@@ -28,7 +28,7 @@ from proxy.config.errors import RefusedError
 from proxy.config.sections import SharedQuotasConfig
 from proxy.config.settings import Config, ConfigError
 from proxy.config.tls import LISTENERS_TLS, ListenerTlsConfig, listener_files
-from proxy.config.wiring import build_topology
+from proxy.config.wiring import build_topology, gpu_sources
 from proxy.control.calibrating import Calibrations
 from proxy.control.capping import CapAdviser
 from proxy.control.conditions import ConditionWatch
@@ -36,6 +36,7 @@ from proxy.control.crowding import CrowdingWatch
 from proxy.control.drifting import DriftWatch
 from proxy.control.fleet import Fleet, open_control_cells
 from proxy.control.forced_usage import UsageAdviser
+from proxy.control.gpu_watch import GpuWatch
 from proxy.control.guiding import Guide
 from proxy.control.hedging import HedgeAdviser
 from proxy.control.judging import Judge
@@ -170,6 +171,8 @@ async def run(config: Config, text: str, options: Options) -> None:
         stack.push_async_callback(receiver.close)
         stack.push_async_callback(receiver.drain, _DRAIN_SECONDS)
         session = await stack.enter_async_context(open_session())
+        gpus = GpuWatch(session, clock)
+        judge.gpus = gpus.lately
         fleet = Fleet(configured, overlay, cells, options.run_dir, view, session, found)
         stack.push_async_callback(fleet.close)
         addresses = [bound_address(listener) for listener in listeners]
@@ -196,6 +199,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(guide.run(fleet)),
             asyncio.create_task(_look_around(judge, watch, fleet, clock)),
             asyncio.create_task(finder.run(fleet, view)),
+            asyncio.create_task(gpus.run(lambda: gpu_sources(reloader.config, fleet.topology))),
             asyncio.create_task(lengths.run(fleet, session)),
             asyncio.create_task(ConditionWatch(view).run()),
             asyncio.create_task(crowding.run(fleet)),

@@ -24,8 +24,8 @@ from rich.table import Table
 
 from proxy.config.checks import LISTENERS, warnings_of
 from proxy.config.settings import Config, ConfigError, load_config
-from proxy.config.wiring import build_topology
-from proxy.config.worker_url import ListenAddress, parse_listen_address
+from proxy.config.wiring import build_topology, gpu_source
+from proxy.config.worker_url import ListenAddress, parse_listen_address, parse_worker_url
 from proxy.doctor.asking import ask, in_thread, open_session
 from proxy.doctor.finding import Finding, Severity, exit_status
 from proxy.doctor.findings import find, is_other_gateway
@@ -33,8 +33,10 @@ from proxy.doctor.observations import (
     Answer,
     Failure,
     GatewaySeen,
+    GpusAsked,
     ListenerSeen,
     Observations,
+    Reply,
     Target,
     WorkerSeen,
     listing,
@@ -48,7 +50,7 @@ from routing.topology import Pool, WorkerTls
 
 TOKEN_VARIABLE = "RIDGELINE_ADMIN_TOKEN"  # noqa: S105 -- the name of one
 _TLS_OF = {"listen": "tls", "observe_listen": "observe_tls", "admin_listen": "admin_tls"}
-_AT_ONCE = 64  # workers, each with up to four connections
+_AT_ONCE = 64  # workers, each with up to five connections
 _PIPED_WIDTH = 160  # columns when the output is no terminal
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.HINT: "cyan"}
@@ -131,7 +133,8 @@ async def observe(
             names = {where: f"{where[0]}/{where[1]}" for where in searched}
             unseen = tuple(names.values()) if state is None else ()
             empty = () if state is None else tuple(set(names.values()) - {f"{one.model}/{one.pool}" for one in found})
-        workers = await look.at_workers((*targets, *found), keys)
+        targets = (*targets, *found) if config is None else with_gpus(config, (*targets, *found))
+        workers = await look.at_workers(targets, keys)
         gateway = await asking
     listeners: tuple[ListenerSeen, ...] = ()
     if config is not None and not gateway.is_running:
@@ -186,6 +189,20 @@ def _configured(config: Config) -> tuple[dict[str, str], tuple[Target, ...]]:
         for pool in model.pools
         for worker in pool.workers
     )
+
+
+def with_gpus(config: Config, targets: Iterable[Target]) -> tuple[Target, ...]:
+    """The same with where their GPUs are told of, as far as that is configured."""
+    pools = {(model.name, pool.name): pool for model in config.models for pool in model.pools_in_force}
+    made = []
+    for target in targets:
+        pool = pools.get((target.model, target.pool))
+        source = None if pool is None else gpu_source(pool, target.worker, parse_worker_url(target.url).host)
+        asked = None
+        if pool is not None and source is not None:
+            asked = GpusAsked(url=source.url, labels=source.labels, gpus_per_worker=pool.gpus_per_worker)
+        made.append(replace(target, gpus=asked))
+    return tuple(made)
 
 
 def _searched(config: Config) -> dict[tuple[str, str], tuple[tuple[str, ...], Pool]]:
@@ -254,30 +271,37 @@ class _Look:
 
     async def _at_worker(self, target: Target, key: str | None) -> WorkerSeen:
         async with self._room:
-            ask_it = partial(ask, self._session, key=key)
-            if target.url.startswith("https:"):
-                trust = self._trust.get(target.worker, WorkerTls())
-                try:
-                    ask_it = partial(ask_it, tls=self._contexts.find(trust), server_name=trust.server_name)
-                except OSError:
-                    return WorkerSeen(target=target, health=Failure.UNTRUSTED)
-            health = await ask_it(f"{target.url}{target.health_path}", self._patience.first)
-            if isinstance(health, Failure):
-                return WorkerSeen(target=target, health=health)
-            paths = ("/version", "/v1/models", "/metrics")
-            questions = [ask_it(f"{target.url}{path}", self._patience.page) for path in paths]
-            if self._wants_completion:
-                body = {"model": target.model, "prompt": "Hello", "max_tokens": 1}
-                questions.append(ask_it(f"{target.url}/v1/completions", self._patience.completion, body=body))
-            version, models, metrics, *completion = await asyncio.gather(*questions)
-            return WorkerSeen(
-                target=target,
-                health=health,
-                version=version,
-                models=models,
-                metrics=metrics,
-                completion=completion[0] if completion else None,
-            )
+            seen, gpus = await asyncio.gather(self._at_its_pages(target, key), self._at_its_gpus(target))
+            return replace(seen, gpus=gpus)
+
+    async def _at_its_gpus(self, target: Target) -> Reply:
+        return Failure.NOT_ASKED if target.gpus is None else await ask(self._session, target.gpus.url, self._patience.page)
+
+    async def _at_its_pages(self, target: Target, key: str | None) -> WorkerSeen:
+        ask_it = partial(ask, self._session, key=key)
+        if target.url.startswith("https:"):
+            trust = self._trust.get(target.worker, WorkerTls())
+            try:
+                ask_it = partial(ask_it, tls=self._contexts.find(trust), server_name=trust.server_name)
+            except OSError:
+                return WorkerSeen(target=target, health=Failure.UNTRUSTED)
+        health = await ask_it(f"{target.url}{target.health_path}", self._patience.first)
+        if isinstance(health, Failure):
+            return WorkerSeen(target=target, health=health)
+        paths = ("/version", "/v1/models", "/metrics")
+        questions = [ask_it(f"{target.url}{path}", self._patience.page) for path in paths]
+        if self._wants_completion:
+            body = {"model": target.model, "prompt": "Hello", "max_tokens": 1}
+            questions.append(ask_it(f"{target.url}/v1/completions", self._patience.completion, body=body))
+        version, models, metrics, *completion = await asyncio.gather(*questions)
+        return WorkerSeen(
+            target=target,
+            health=health,
+            version=version,
+            models=models,
+            metrics=metrics,
+            completion=completion[0] if completion else None,
+        )
 
 
 def _reachable(address: ListenAddress) -> str:

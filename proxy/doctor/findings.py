@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from proxy.doctor.finding import Finding, Severity, error, hint, merge, warning
+from proxy.doctor.gpu_findings import look_at_gpus
 from proxy.doctor.observations import Answer, Observations, WorkerSeen, listing, plain, read_state, read_version
 from proxy.doctor.worker_findings import listed_entry, look_at, shown_name
 
@@ -24,6 +25,7 @@ def find(seen: Observations) -> tuple[Finding, ...]:
 def _all(seen: Observations) -> Iterator[Finding]:
     troubled: set[str] = set()
     for worker in seen.workers:
+        yield from look_at_gpus(shown_name(worker), worker)
         for found in look_at(worker):
             if found.severity is Severity.ERROR:
                 troubled.add(worker.target.worker)

@@ -57,6 +57,15 @@ Reply = Answer | Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpusAsked:
+    """Where a worker's GPUs are told of, and how many it should have."""
+
+    url: str  # of an exporter's page
+    labels: tuple[tuple[str, tuple[str, ...]], ...] = ()  # that pick them
+    gpus_per_worker: int | None = None  # None: not configured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """One worker to look at, and what it is used for."""
 
@@ -68,6 +77,7 @@ class Target:
     max_total_tokens: int | None = None
     health_path: str = "/health"  # that says whether it is well
     has_key: bool | None = False  # a worker_key is sent; None: not known, and none is sent here
+    gpus: GpusAsked | None = None  # None: no exporter is configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +89,7 @@ class WorkerSeen:
     version: Reply = Failure.NOT_ASKED
     models: Reply = Failure.NOT_ASKED
     metrics: Reply = Failure.NOT_ASKED
+    gpus: Reply = Failure.NOT_ASKED  # the page of the exporter
     completion: Reply | None = None  # one token was asked for; None: it was not
 
 

@@ -21,6 +21,8 @@ from simulator.engine.roofline_timing import RooflineTimer, Scale
 from simulator.virtual.fleet import Change, simulate
 from simulator.virtual.routing import by_policy
 from telemetry.causes import CauseName
+from telemetry.dcgm import Gpus
+from telemetry.gpus_lately import GpusLately
 from telemetry.layout import slot
 from telemetry.record import RequestRecord
 from tests.proxy.control.test_judging import Court
@@ -41,6 +43,7 @@ class Run:
     noise: float = 0.05
     settings: dict[str, object] = field(default_factory=dict)
     workers: int = 2
+    gpus: Callable[[float], dict[str, Gpus]] = lambda _at: {}  # what exporters say at a time
     revised: list[RequestRecord] = field(default_factory=list)  # by the judge, later
 
     def judged(self) -> list[RequestRecord]:
@@ -57,15 +60,19 @@ class Run:
         choose = by_policy(POLICIES["least-load"], self.workers)
         served = simulate(engines, self.arrivals, choose, changes=[*looks, *self.changes])
         court = Court()
+        lately: dict[str, GpusLately] = {}
+        court.judge.gpus = lately
         found: list[RequestRecord] = []
         probe = 0
         for at, record in records_of(served, model="llama-3.1-8b", pool="short", name=lambda index: f"w-{index}"):
             while probe < len(seen) and seen[probe][0] <= at:
-                for worker, (waiting, usage) in enumerate(seen[probe][1]):
-                    court.set_worker(worker, WAITING, waiting)
-                    court.set_worker(worker, KV_USAGE, usage)
+                for index, (waiting, usage) in enumerate(seen[probe][1]):
+                    court.set_worker(index, WAITING, waiting)
+                    court.set_worker(index, KV_USAGE, usage)
                 court.clock.now = seen[probe][0]
                 court.judge.look()
+                for worker, gpus in self.gpus(court.clock.now).items():
+                    lately.setdefault(worker, GpusLately()).look(court.clock.now, gpus)
                 probe += 1
             court.clock.now = at
             found += court.judge.take([record])
@@ -193,6 +200,21 @@ def test_two_causes_at_once_are_both_named():
     both = {CauseName.SLOWER_THAN_ITSELF, CauseName.OTHERS_PREFILL}
     named = [both <= {cause.name for cause in one.causes} for one in found]
     assert sum(named) >= 0.95 * len(found), Counter(tuple(cause.name for cause in one.causes) for one in found)
+
+
+def test_a_clock_that_is_held_down_is_named():
+    """A worker at a third of its clock computes long prompts three times as slowly, and its exporter says so."""
+    prompts = singles(30_000, 2, [5.0 * number for number in range(90)], "long")
+    run = Run(prompts, [slowed(0, 3.0, HALF)], workers=1)
+    clock = 1.98e9
+    run.gpus = lambda at: {"w-0": Gpus(gpus=1, sm_clock_hertz=clock if at < HALF else clock / 3.0, utilisation_ratio=0.9)}
+
+    found = suffering(run.judged(), "ttft", HALF + 10.0)
+
+    assert len(found) >= 50
+    often, explained = shares(found, CauseName.GPU_CLOCKS)
+    assert often >= 0.95, Counter(one.causes[0].name for one in found)
+    assert explained >= 0.8
 
 
 def test_the_first_requests_of_a_worker_that_turned_slow_are_explained_afterwards():

@@ -9,6 +9,8 @@ const FEW = 12; // workers of a pool that are shown at first
 const STATES = { ok: "healthy", down: "down", errors: "left out: failing", silence: "left out: silent", slow_start: "coming back", draining: "draining", unknown: "not known yet" };
 const ROOMY = 0.7;
 const FULL = 0.95;
+const CLOCK_BELOW = 0.9; // of the usual clock; worth saying
+const CLOCK_LOW = 0.7; // no full load explains it
 const LIMITS = [[0.3, "critical"], [0.5, "warning"]];
 
 const cards = new Map();
@@ -50,6 +52,26 @@ function figureCell(label, figure, between, beside) {
     h("div", { class: "under" }, h("b", null, medianOf(figure)), figure ? ` P90 ${seconds(figure.p90_seconds)}` : "", beside ? h("span", { class: "beside" }, beside) : null));
 }
 
+// What an exporter says of the worker's GPUs: one line, and what each figure is on a closer look.
+function gpuLine(worker) {
+  const gpus = worker.gpus;
+  if (!gpus) return null;
+  const known = (value, text) => (value === null || value === undefined ? null : text(value));
+  const ratio = worker.clock_ratio ?? 1;
+  const parts = [
+    known(gpus.sm_clock_hertz, (value) => `${(value / 1e9).toFixed(2)} GHz`),
+    ratio < CLOCK_BELOW ? `${percent(ratio)} of usual` : null,
+    gpus.limited_by.length ? gpus.limited_by.map(words).join(", ") : null,
+    known(gpus.dram_active_ratio, (value) => `memory ${percent(value)}`),
+    known(gpus.tensor_active_ratio, (value) => `tensor ${percent(value)}`),
+    known(gpus.power_watts, (value) => `${whole(Math.round(value))} W`),
+    known(gpus.temperature_celsius, (value) => `${whole(Math.round(value))} °C`),
+    gpus.xid ? `XID ${gpus.xid}` : null,
+  ].filter(Boolean);
+  const title = "Clock of the slowest GPU, busy share of memory (80 % is its peak) and tensor cores, power of all, temperature of the hottest";
+  return h("span", { class: `reason gpus${ratio < CLOCK_LOW ? " warning" : ""}`, title }, `${count(gpus.gpus, "GPU")}: ${parts.join(" · ")}`);
+}
+
 function fillRow(row, pool, worker, scales, now) {
   const { ttft, tpot, least } = attainedOf(worker);
   const state = worker.state;
@@ -59,10 +81,11 @@ function fillRow(row, pool, worker, scales, now) {
   row.replaceChildren(
     h("th", { scope: "row", class: "name" },
       h("button", { type: "button", class: "plain", title: "Show only this worker", on: { click: () => { setFilter("worker", worker.worker); showFilters(); dispatchEvent(new Event("filters")); } } }, worker.worker),
-      h("span", { class: `state ${state.code}`, title: state.reason }, h("i", { "aria-hidden": "true" }), `${STATES[state.code] ?? state.code}${since}`),
+      h("span", { class: `state ${state.code}`, title: [state.reason, worker.engine_version ? `vLLM ${worker.engine_version}` : null].filter(Boolean).join("; ") }, h("i", { "aria-hidden": "true" }), `${STATES[state.code] ?? state.code}${since}`),
       state.code === "ok" ? null : h("span", { class: "reason" }, state.reason),
       causes.length ? h("span", { class: "reason" }, `${worker.lately.deviating} far off: ${words(causes[0][0])}`) : null,
-      worker.lately.failed ? h("span", { class: "reason critical" }, `${worker.lately.failed} failed`) : null),
+      worker.lately.failed ? h("span", { class: "reason critical" }, `${worker.lately.failed} failed`) : null,
+      gpuLine(worker)),
     figureCell("TTFT", worker.ttft, scales.ttft, `hit ${percent(worker.hit_ratio)}`),
     figureCell("TPOT", worker.tpot, scales.tpot, null),
     h("td", { data: { label: "Attained" }, class: "num" }, h("b", { class: level(least), title: "Median of expected over measured" }, percent(least)),

@@ -11,6 +11,7 @@ from dashboards.live.findings import Findings, headline
 from dashboards.live.fleet import FleetView, GatewayFacts, PoolView, State, Totals, WorkerView
 from dashboards.live.hour import Hour, Minute
 from dashboards.live.window import Figure, Spread, Sums
+from telemetry.dcgm import Gpus
 from telemetry.prefix_drift import Drift, DriftKind
 
 NOTHING = Spread(0, [1])
@@ -458,6 +459,41 @@ def test_a_worker_half_of_whose_answers_are_503_is_in_the_headline(busy: int, se
 
     said = headline(view, found)
     assert (said.severity, said.text.startswith(begins or "All healthy")) == (severity, True)
+
+
+CAPPED = Gpus(gpus=2, sm_clock_hertz=1.1e9, limited_by=("power_cap",), xid=0)
+HOT = Gpus(gpus=2, sm_clock_hertz=1.1e9, limited_by=("sw_thermal", "hw_thermal", "power_cap"), xid=0)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ratio", "told"),
+    [
+        (None, None, []),
+        (HOT, None, []),
+        (HOT, 0.95, []),
+        (HOT, 0.85, [("gpu_clocks", "warning")]),
+        (HOT, 0.55, [("gpu_clocks", "warning")]),
+        (CAPPED, 0.75, []),
+        (CAPPED, 0.65, [("gpu_clocks", "notice")]),
+        (CAPPED, 0.55, [("gpu_clocks", "warning")]),
+        (Gpus(gpus=1, xid=79), None, [("gpu_xid", "notice")]),
+    ],
+)
+def test_what_gpus_say_is_told(gpus: Gpus | None, ratio: float | None, told: list[tuple[str, str]]) -> None:
+    """A clock far below the usual one, and errors of the driver."""
+    found = found_in(a_view(a_pool(a_worker(gpus=gpus, clock_ratio=ratio), a_worker("w-1"))))
+
+    assert [(each.kind, each.severity) for each in found] == told
+    if gpus is HOT and ratio == 0.55:
+        text = "The GPUs of worker w-0 run at 55 % of their usual clock (1100 MHz), held down by heat and its power cap"
+        assert (found[0].text, found[0].worker) == (text, "w-0")
+
+
+def test_a_clock_that_is_held_down_comes_before_what_it_slows() -> None:
+    """It is nearer to the cause than that the worker is slow."""
+    found = found_in(a_view(a_pool(a_worker(**SLOW, gpus=HOT, clock_ratio=0.5), a_worker("w-1"))))
+
+    assert [each.kind for each in found][:2] == ["gpu_clocks", "slow"]
 
 
 def test_refusals_and_beaten_floors_are_told_while_they_happen() -> None:

@@ -11,6 +11,8 @@ from dashboards.live.fleet import Around, FleetView, Since, build
 from dashboards.live.window import Window
 from routing.health import Condition
 from routing.topology import Topology
+from telemetry.dcgm import Gpus
+from telemetry.gpus_lately import GpusLately
 from telemetry.layout import Layout, slot
 from telemetry.points import Snapshot
 from tests.dashboards.live.requests_made import a_record
@@ -29,6 +31,7 @@ def view_of(
     since: Since | None = None,
     now: float = 100.0,
     is_stopping: bool = False,
+    **more: Any,
 ) -> FleetView:
     def cells(values: dict[int, float]) -> list[float]:
         return [values.get(cell, 0.0) for cell in range(Layout.of(topology).size)]
@@ -42,6 +45,7 @@ def view_of(
         log_lines_dropped=0,
         now_unix_seconds=now,
         is_stopping=is_stopping,
+        **more,
     )
     made = list(build(around, window or Window(), since or Since()))
     assert made[-1] is not None
@@ -189,6 +193,22 @@ def test_a_large_fleet_lets_others_run() -> None:
     made = list(build(around, Window(), Since()))
 
     assert [each is None for each in made] == [True] * 60 + [False]
+
+
+def test_what_is_known_of_gpus_and_engine_stands_beside_the_worker() -> None:
+    """The newest reading, and the clock beside what is usual for the pool; nothing where no exporter is configured."""
+    lately = {name: GpusLately() for name in ("w-0", "w-1")}
+    for at in range(20):
+        lately["w-0"].look(at, Gpus(gpus=1, sm_clock_hertz=1e9))
+        lately["w-1"].look(at, Gpus(gpus=1, sm_clock_hertz=2e9))
+    lately["w-1"].look(20.0, None)
+
+    first, second = view_of(gpus=lately, engine_version_of={"w-0": "0.32.0"}.get).pools[0].workers
+    bare = view_of().pools[0].workers[0]
+
+    assert (first.gpus, first.clock_ratio, first.engine_version) == (Gpus(gpus=1, sm_clock_hertz=1e9), 0.5, "0.32.0")
+    assert (second.gpus, second.engine_version) == (None, None)
+    assert (bare.gpus, bare.clock_ratio) == (None, None)
 
 
 def test_since_when_workers_are_so_is_forgotten_with_them() -> None:

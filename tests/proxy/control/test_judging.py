@@ -13,6 +13,8 @@ from proxy.config.deployments import deployments_of
 from proxy.config.settings import parse_config
 from proxy.config.wiring import build_topology
 from proxy.control.judging import Judge
+from telemetry.dcgm import Gpus
+from telemetry.gpus_lately import GpusLately
 from telemetry.layout import Layout, slot
 from tests.proxy.control.clocks import Clock
 from tests.telemetry.judged import a_stream, later, tpot, ttft
@@ -145,6 +147,24 @@ def test_what_was_unexplained_is_explained_once_its_worker_is_known_to_be_slow(c
     assert {one.request_id: one.causes[0].name for one in revised} == {"a": "slower_than_peers", "r": "slower_than_peers"}
     assert [one.deviations for one in revised if one.request_id == "a"] == [("ttft", "tpot")]
     assert court.judge.revised() == []
+
+
+def test_what_gpus_did_meanwhile_is_a_cause(court):
+    """A clock that fell when the request had begun, held against what is usual for its worker and its peers."""
+    lately = {name: GpusLately() for name in ("w-0", "w-1")}
+    court.judge.gpus = lately
+    for at in range(0, 1000, 10):
+        for name, clock in (("w-0", 1.98e9 if at < 900 else 0.66e9), ("w-1", 1.98e9)):
+            lately[name].look(float(at), Gpus(gpus=1, sm_clock_hertz=clock, utilisation_ratio=1.0))
+    court.clock.now = 1000.0
+    slow = later(a_stream(8000, worker="w-0", ended_unix_seconds=1000.0, e2e_seconds=5.0), 2.0 * ttft(8000))
+
+    (found,) = court.judge.take([slow])
+    (before,) = court.judge.take([msgspec.structs.replace(slow, e2e_seconds=50.0, worker="w-1")])
+
+    assert found.causes[0].name == "gpu_clocks"
+    assert found.causes[0].seconds == pytest.approx(2.0 * ttft(8000), rel=0.01)
+    assert before.causes[0].name == "unexplained"
 
 
 def test_few_requests_have_no_median(court):

@@ -23,6 +23,7 @@ from proxy.doctor.command import Patience, examine, observe
 from proxy.doctor.finding import Severity
 from proxy.doctor.findings import find
 from tests.integration.gateway import free_ports
+from tests.telemetry.dcgm_pages import a_page
 
 KEY = "hunter2-hunter2"
 PAGE = """\
@@ -177,6 +178,21 @@ async def test_what_is_no_worker(reply):
     """What speaks something else or closes at once is told."""
     async with a_raw_server(reply) as url:
         assert (await codes(a_config(url)))["worker_broken"] is Severity.ERROR
+
+
+async def test_the_exporter_of_a_workers_gpus_is_looked_at():
+    """By the URL that the configuration gives for this worker; that its labels fit no GPU is told."""
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(body=a_page(2))
+
+    exporter = web.Application()
+    exporter.router.add_get("/metrics", page)
+    async with served(a_vllm("m")) as url, served(exporter) as gpus:
+        port = gpus.rpartition(":")[2]
+        for gpu, code in ((1, {}), (5, {"dcgm_labels": Severity.WARNING})):
+            worker = f'{{url: "{url}", dcgm: {{url: "http://{{host}}:{port}/metrics", labels: {{gpu: {gpu}}}}}}}'
+            assert await codes(a_config(worker)) == HINTS | code
 
 
 async def test_a_hanging_worker():
