@@ -74,6 +74,13 @@ def _worker_key(secret: SecretStr) -> SecretStr:
 
 
 def _sha256(text: str) -> str:
+    if re.match(r"[0-9A-Fa-f]{64}\s", text):
+        raise RefusedError(
+            "has something behind the SHA-256's 64 digits, as sha256sum writes the name of what it read (`-` is its input)",
+            "give the 64 digits alone: printf %s \"$KEY\" | sha256sum | cut -d' ' -f1",
+        )
+    if re.search(r"[\s:=][0-9A-Fa-f]{64}$", text):
+        raise RefusedError("has something before the SHA-256's 64 digits", "give the 64 digits alone")
     if not re.fullmatch("[0-9A-Fa-f]{64}", text):
         raise RefusedError(
             "is not a SHA-256 (64 hexadecimal digits); the value is not shown, as it may be the key itself",

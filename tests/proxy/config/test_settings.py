@@ -224,6 +224,23 @@ def test_mistakes_in_a_pool(line, expected):
         ("keys: {a: b}", "keys: must be a list, not a mapping"),
         (f"keys: [{{name: a, sha256: {SHA}, models: []}}]", "keys[0].models: is empty"),
         (f"keys: [{{name: a, sha256: {SHA}, models: [n]}}]", "keys[0].models[0]: is no configured model; "),
+        *(
+            (
+                f"keys: [{{name: a, sha256: '{SHA}{behind}'}}]",
+                "keys[0].sha256: has something behind the SHA-256's 64 digits, as",
+            )
+            for behind in ("  -", " *-", "  key.txt", " ")
+        ),
+        (
+            f"admin_token_sha256: {SHA}  -",
+            "admin_token_sha256: has something behind the SHA-256's 64 digits, as sha256sum writes",
+        ),
+        (f"keys: [{{name: a, sha256: 'sha256:{SHA}'}}]", "keys[0].sha256: has something before the SHA-256's 64 digits; give"),
+        (
+            f"keys: [{{name: a, sha256: 'SHA2-256(stdin)= {SHA}'}}]",
+            "keys[0].sha256: has something before the SHA-256's 64 digits",
+        ),
+        (f"keys: [{{name: a, sha256: {SHA}0}}]", "keys[0].sha256: is not a SHA-256 (64 hexadecimal digits); the value is not"),
         (f"keys: [{{name: a, sha256: {hashlib.sha256().hexdigest()}}}]", "keys[0].sha256: is the SHA-256 of an empty text"),
         ("limits: {body_bytes: 64MB}", "limits.body_bytes: must be a whole number, not `64MB`"),
         ("log: {path: ''}", "log.path: is empty"),
