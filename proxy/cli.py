@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,13 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_show_locals=False,  # locals may hold keys
 )
+
+
+class EventLoop(StrEnum):
+    """What serving processes wait with."""
+
+    UVLOOP = "uvloop"
+    ASYNCIO = "asyncio"
 
 
 def _print_version(wanted: bool) -> None:
@@ -45,6 +53,12 @@ def _options(
 def serve(
     config: Annotated[Path, typer.Option(help="Configuration file.", metavar="FILE")],
     processes: Annotated[int, typer.Option(min=1, max=64, help="Serving processes; one per core that traffic is to use.")] = 1,
+    event_loop: Annotated[
+        EventLoop,
+        typer.Option(
+            envvar="RIDGELINE_EVENT_LOOP", help="Of the serving processes; asyncio is Python's own, which costs more a request."
+        ),
+    ] = EventLoop.UVLOOP,
 ) -> None:
     """Run the gateway. Exit status 2 when the configuration has problems."""
     from proxy.config.settings import ConfigError, load_config, warnings_of  # noqa: PLC0415
@@ -57,19 +71,22 @@ def serve(
         raise typer.Exit(2) from None
     for warning in warnings_of(settings):
         typer.echo(f"warning: {warning}", err=True)
-    command = supervisor_command(config.absolute(), settings.listen, processes, settings.limits.drain_seconds)
+    command = supervisor_command(config.absolute(), settings.listen, processes, settings.limits.drain_seconds, event_loop)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, command)  # noqa: S606 (the same interpreter; the supervisor stays small without our imports)
 
 
-def supervisor_command(config: Path, listen: str, processes: int, drain_seconds: float) -> list[str]:
+def supervisor_command(
+    config: Path, listen: str, processes: int, drain_seconds: float, event_loop: EventLoop = EventLoop.UVLOOP
+) -> list[str]:
     """Return the command line of the supervisor, the program first."""
     arguments = {
         "--config": str(config),
         "--listen": listen,
         "--processes": str(processes),
         "--drain-seconds": str(drain_seconds),
+        "--event-loop": event_loop.value,
     }
     return [sys.executable, "-m", "proxy.supervisor", *(word for pair in arguments.items() for word in pair)]
 

@@ -280,7 +280,9 @@ class Supervisor:
                 child.pid = None
 
 
-def commands(config: Path, directory: Path, listen_fds: Sequence[int], parent_fd: int) -> list[Command]:
+def commands(
+    config: Path, directory: Path, listen_fds: Sequence[int], parent_fd: int, event_loop: str = "uvloop"
+) -> list[Command]:
     """Return the children of a real gateway."""
     shared = ["--run-dir", str(directory), "--parent-fd", str(parent_fd), "--processes", str(len(listen_fds))]
     control = [sys.executable, "-m", "proxy.control.process", "--config", str(config), *shared]
@@ -296,6 +298,8 @@ def commands(config: Path, directory: Path, listen_fds: Sequence[int], parent_fd
                     "-m",
                     "proxy.serving.process",
                     *shared,
+                    "--event-loop",
+                    event_loop,
                     "--slot",
                     str(slot),
                     "--listen-fd",
@@ -323,6 +327,7 @@ def main() -> int:
     parser.add_argument("--listen", required=True)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--drain-seconds", type=float, required=True)
+    parser.add_argument("--event-loop", default="uvloop")
     options = parser.parse_args()
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until they are known what to do with: none may leave anything behind
     _raise_file_limit()
@@ -336,7 +341,7 @@ def main() -> int:
             listener=listeners[0],
             more_listeners=listeners[1:],
             build=lambda directory, _, parent_fd: commands(
-                options.config, directory, [listener.fileno() for listener in listeners], parent_fd
+                options.config, directory, [listener.fileno() for listener in listeners], parent_fd, options.event_loop
             ),
             drain_seconds=options.drain_seconds,
         )

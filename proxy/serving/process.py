@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic as clock
 
-import uvloop
-
 from proxy.published import TopologyReader
 from proxy.serving.client import ClientConnection
 from proxy.serving.state import ServingState
@@ -119,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--listen-fd", type=int, required=True)
     parser.add_argument("--parent-fd", type=int)
+    parser.add_argument("--event-loop", choices=("uvloop", "asyncio"), default="uvloop")
     given = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s serving: %(message)s")
     options = Options(
@@ -131,7 +130,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(
         20_000, 50, 100
     )  # most objects of a request die with it; looking for cycles at 700 costs more than it finds
-    uvloop.run(serve(options))
+    if given.event_loop == "uvloop":
+        import uvloop  # noqa: PLC0415 (the other choice is for where it cannot be had or is not trusted)
+
+        uvloop.run(serve(options))
+    else:
+        asyncio.run(serve(options))
     return 0
 
 

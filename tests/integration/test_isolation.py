@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import re
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,11 @@ def answer_of(request: Received) -> Script:
     return scripts.get(kind, whole)
 
 
+def maps_of(pid: int) -> str:
+    """What a process has mapped, its libraries among it."""
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
 async def ask_for(scene: Scene, number: int) -> tuple[int, int]:
     """One client's requests, on one connection as long as that lives: how many whole answers, and how often it left."""
     chance = random.Random(number)
@@ -81,10 +87,13 @@ async def ask_for(scene: Scene, number: int) -> tuple[int, int]:
     return whole, left
 
 
-async def test_no_byte_of_one_answer_is_in_another() -> None:
+@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
+async def test_no_byte_of_one_answer_is_in_another(event_loop: str) -> None:
     """800 requests of 40 clients at two workers: a quarter of them are left, some break, and each hears its own word only."""
     config = {"health": {"max_ejected_ratio": 0}, "retries": {"max_attempts": 1}}
-    async with running_scene(workers=2, config=config) as scene:
+    async with running_scene(workers=2, config=config, environ={"RIDGELINE_EVENT_LOOP": event_loop}) as scene:
+        (serving,) = scene.gateway.processes.serving
+        assert ("/uvloop/" in maps_of(serving)) is (event_loop == "uvloop")
         for worker in scene.workers["tiny"]:
             worker.script = answer_of
         results = await asyncio.gather(*(ask_for(scene, number) for number in range(CLIENTS)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from proxy.cli import app, supervisor_command
+from proxy.cli import EventLoop, app, supervisor_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,9 +42,18 @@ def test_help_is_quick():
 
 def test_the_supervisor_gets_what_it_needs():
     """The supervisor needs no configuration reader: all it must know is on its command line."""
-    command = supervisor_command(Path("/etc/r.yaml"), "[::]:8080", 2, 120.0)
+    command = supervisor_command(Path("/etc/r.yaml"), "[::]:8080", 2, 120.0, EventLoop.ASYNCIO)
     assert command[1:3] == ["-m", "proxy.supervisor"]
-    assert command[3:] == ["--config", "/etc/r.yaml", "--listen", "[::]:8080", "--processes", "2", "--drain-seconds", "120.0"]
+    told = ["--config", "/etc/r.yaml", "--listen", "[::]:8080", "--processes", "2", "--drain-seconds", "120.0"]
+    assert command[3:] == [*told, "--event-loop", "asyncio"]
+
+
+def test_serve_names_the_event_loops_there_are():
+    """A slip is refused, with what would be right."""
+    result = run("serve", "--config", str(ROOT / "examples/minimal.yaml"), "--event-loop", "uv")
+
+    assert result.exit_code == 2
+    assert "'uvloop', 'asyncio'" in result.output
 
 
 def test_serve_refuses_a_bad_configuration(tmp_path):

@@ -97,11 +97,12 @@ def test_backoff_doubles_up_to_five_seconds_and_starts_anew_after_a_good_life() 
 
 def test_real_commands_carry_what_each_process_needs() -> None:
     """Control comes first, without the listener; every serving process has its slot and the listener."""
-    control, first, second = commands(Path("g.yaml"), Path("/run/x"), [5, 6], parent_fd=7)
+    control, first, second = commands(Path("g.yaml"), Path("/run/x"), [5, 6], 7, "asyncio")
 
     shared = ["--run-dir", "/run/x", "--parent-fd", "7", "--processes", "2"]
     assert control.arguments[1:] == ["-m", "proxy.control.process", "--config", "g.yaml", *shared]
-    assert first.arguments[1:] == ["-O", "-m", "proxy.serving.process", *shared, "--slot", "0", "--listen-fd", "5"]
+    serving = ["-O", "-m", "proxy.serving.process", *shared, "--event-loop", "asyncio"]
+    assert first.arguments[1:] == [*serving, "--slot", "0", "--listen-fd", "5"]
     assert second.arguments[-4:] == ["--slot", "1", "--listen-fd", "6"]
     assert [command.is_serving for command in (control, first, second)] == [False, True, True]
 
