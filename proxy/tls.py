@@ -12,7 +12,7 @@ from proxy.config.errors import RefusedError
 from routing.topology import TlsFiles, WorkerTls
 
 HANDSHAKE_SECONDS = 10.0
-"""For a client's handshake; then its connection ends."""
+"""For a client's handshake, at most; then its connection ends. Serving gives it no longer than a request's head."""
 SHUTDOWN_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
 _Seen = tuple[tuple[int, int, int] | None, ...]

@@ -77,7 +77,11 @@ class LimitsConfig(PoolLimits):
         ),
     )
     request_head_seconds: Seconds = Field(
-        default=_DEFAULT.request_head_seconds, description="Seconds from the first byte of a request's head to its end."
+        default=_DEFAULT.request_head_seconds,
+        description=(
+            "Seconds from the first byte of a request's head to its end. A TLS handshake has the same, at most 10, as set when "
+            "the serving process started."
+        ),
     )
     request_body_seconds: Seconds = Field(
         default=_DEFAULT.request_body_seconds, description="Seconds from the end of a request's head to the end of its body."

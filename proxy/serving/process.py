@@ -60,7 +60,7 @@ async def serve(options: Options) -> None:
         sock=listener,
         backlog=_BACKLOG,
         ssl=None if tls is None else tls.context,
-        ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
+        ssl_handshake_timeout=None if tls is None else min(HANDSHAKE_SECONDS, topology.limits.request_head_seconds),
         ssl_shutdown_timeout=None if tls is None else SHUTDOWN_SECONDS,
     )
     state.tick()
