@@ -42,8 +42,8 @@ def caps_of(topology: Topology, guidance: Guidance) -> Caps | None:
         for worker in pool.workers:
             told = guidance.workers.get(worker.name) if own.derives else None
             derived = (None, None) if told is None else (told.max_requests, told.max_tokens)
-            requests.append(_first(own.max_requests_per_worker, derived[0]))
-            tokens.append(_first(own.max_tokens_per_worker, derived[1]))
+            requests.append(_part(_first(own.max_requests_per_worker, derived[0]), own.gateways))
+            tokens.append(_first(own.max_tokens_per_worker, derived[1]) / own.gateways)
     if all(cap == inf for cap in (*requests, *tokens)):
         return None
     return Caps(tuple(requests), tuple(tokens))
@@ -53,6 +53,11 @@ def _first(configured: float | None, derived: float | None) -> float:
     if configured is not None:
         return configured
     return inf if derived is None else derived
+
+
+def _part(requests: float, gateways: int) -> float:
+    """A gateway's part of a cap in requests, whole; at least one, or it could send nothing."""
+    return requests if requests == inf else max(1.0, requests // gateways)
 
 
 def has_room(worker: Worker, demand: Demand, snapshot: Snapshot) -> bool:

@@ -45,6 +45,7 @@ class Admission:
     max_requests_per_worker: int | None = None  # None: derived, if that is wanted and possible
     max_tokens_per_worker: int | None = None  # prompts and output budgets together; None: the same
     derives: bool = True  # take caps from the limits model where none is configured
+    gateways: int = 1  # that share the workers; each gives them its part of a cap
     queue_requests: int = 256  # how many may wait for the pool; 0: nobody
     queue_bytes: int = 256 * 1024 * 1024  # bodies of those that wait for the pool
     queue_seconds: float = 30.0  # how long one may wait

@@ -114,6 +114,13 @@ class PoolAdmission(Section):
         default=True,
         description="Take caps that are null from the limits model: the worker's KV cache, and the knee at the mean context.",
     )
+    gateways: Count = Field(
+        default=_ADMISSION.gateways,
+        description=(
+            "Gateways that share the workers, this one included: each gives a worker its part of every cap, configured or "
+            "derived."
+        ),
+    )
     queue_requests: CountOrZero = Field(
         default=_ADMISSION.queue_requests,
         description="Requests that may wait for the pool in each serving process; beyond them 429. 0: nobody waits.",

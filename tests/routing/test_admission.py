@@ -51,6 +51,14 @@ def test_derived_caps_hold_where_none_is_configured():
     assert caps(Admission(derives=False, max_tokens_per_worker=100), KNOWN) == Caps((inf, inf), (100.0, 100.0))
 
 
+def test_each_of_several_gateways_gives_a_worker_its_part():
+    """Of configured and of derived caps; whole requests, and one at least."""
+    assert caps(Admission(gateways=3), KNOWN) == Caps((13.0, inf), (3000.0, inf))
+    assert caps(Admission(gateways=3, max_requests_per_worker=2, max_tokens_per_worker=100), KNOWN) == Caps(
+        (1.0, 1.0), (100 / 3, 100 / 3)
+    )
+
+
 @pytest.mark.parametrize(
     ("requests", "load", "tokens", "has"),
     [
