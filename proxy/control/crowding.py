@@ -64,7 +64,8 @@ class CrowdingWatch:
             _, request_tokens = self._usual.get((pool.model, pool.name), (0, float(ASSUMED_OUTPUT_TOKENS)))
             above = crowding(
                 [own(worker.name)[1] for worker in pool.workers],
-                [others.get(worker.name) for worker in pool.workers],
+                # One that drains has less and less, and would make the rest look full.
+                [None if worker.is_draining else others.get(worker.name) for worker in pool.workers],
                 request_tokens,
             )
             for worker, tokens in zip(pool.workers, above, strict=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 from proxy.control.crowding import CrowdingWatch
 from proxy.control.fleet import Fleet
 from proxy.control.observer import GatewayView
+from proxy.control.overlay import Overlay
 from proxy.rundir import serving_cells
 from routing.topology import Topology
 from telemetry.catalog import Writer
@@ -52,6 +53,9 @@ async def test_a_worker_that_others_have_filled_is_crowded(tmp_path: Path) -> No
 
         assert said(fleet) == [6000.0 - 1.25 * 3000.0 - 200.0, 0.0, 0.0]
         assert fleet.cells.values[slot("ridgeline_crowding_at_seconds")] == 42.0
+        fleet.change(Overlay().drain(THREE, "w-1"))
+        watch.look(fleet, 42.5)
+        assert said(fleet) == [6000.0 - 1.25 * 4000.0 - 200.0, 0.0, 0.0]  # of the two that get requests
         for probing in fleet._probing.values():
             probing.probe.others = None
         watch.look(fleet, 43.0)
