@@ -9,6 +9,7 @@ from operator import eq
 from simulator.draws import Draws
 from simulator.engine.batch import Batch, Plan
 from simulator.engine.drafts import Acceptance
+from simulator.engine.prefix import Prompt
 from simulator.engine.sequence import Sequence
 from simulator.engine.timing import NoiseAhead, Part, StepWork
 from simulator.engine.values import Controls, EngineSettings, Progress, Request, Step, Totals
@@ -51,6 +52,10 @@ class Rank:
     def kv_usage_ratio(self) -> float:
         """Share of the KV cache that running sequences hold; cached but unused blocks do not count."""
         return self._batch.pool.used / self._batch.pool.capacity
+
+    def cached_tokens(self, prompt: Prompt) -> int:
+        """How many tokens of a prompt are in the prefix cache now, in whole blocks. Asking changes nothing."""
+        return self._batch.pool.find(prompt.pieces, prompt.tokens // prompt.block_tokens) * prompt.block_tokens
 
     def __contains__(self, identifier: str) -> bool:
         return identifier in self._batch

@@ -361,3 +361,17 @@ def test_what_was_planned_ahead_can_be_cut():
     with pytest.raises(RuntimeError, match="not in flight"):
         rank.complete(planned)
     assert [one.generated_tokens for one in rank.complete(step)] == [5]
+
+
+def test_what_is_cached_of_a_prompt_can_be_asked():
+    """Whole blocks from its beginning on, of another prompt that begins alike too; asking neither takes nor keeps any."""
+    run = a_small_run()
+    (rank,) = run.engine.ranks
+    prompt, other = a_numbered_prompt(40, range(100, 102)), a_numbered_prompt(70, range(100, 102), range(500, 502))
+    assert rank.cached_tokens(prompt) == 0
+    run.engine.add("r", prompt, 1)
+    run.to_the_end()
+
+    assert (rank.cached_tokens(prompt), rank.cached_tokens(other), used_blocks(run)) == (32, 32, 0)
+    run.engine.reset_prefix_cache()
+    assert rank.cached_tokens(prompt) == 0
