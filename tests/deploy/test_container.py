@@ -39,6 +39,20 @@ def test_the_lock_has_everything_that_the_project_asks_for():
     assert Requirement("setuptools>=77").specifier.contains(locked("build.lock")["setuptools"])
 
 
+def test_floors_that_avoid_an_advisory_are_those_that_are_told():
+    """The table in the threat model, what may be installed, and what the image has."""
+    rows = re.findall(r"^\| ([A-Za-z0-9]+) \| ([0-9.]+) \| .*\|$", (ROOT / "docs/threat-model.md").read_text(), re.MULTILINE)
+    extras = PROJECT["optional-dependencies"]
+    wanted = [Requirement(text) for text in (*PROJECT["dependencies"], *extras["counting"], *extras["quotas"])]
+    floors = {canonicalize_name(each.name): str(each.specifier) for each in wanted}
+    pins = locked("requirements.lock")
+
+    assert {"aiohttp", "requests", "urllib3", "PyYAML"} <= {name for name, _ in rows}
+    for name, floor in rows:
+        assert floors[canonicalize_name(name)] == f">={floor}", name
+        assert Requirement(f"x>={floor}").specifier.contains(pins[canonicalize_name(name)]), name
+
+
 def test_the_image_runs_as_nobody_in_particular_and_needs_no_shell():
     """Commands in their JSON forms; a numeric user, so that runAsNonRoot can be checked."""
     *_, final = stages()
