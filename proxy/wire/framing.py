@@ -39,9 +39,12 @@ HOP_BY_HOP = frozenset(
     }
 )
 _NOT_PASSED = HOP_BY_HOP | {
+    b"alt-svc",  # for the whole origin, as the two like it; that is the gateway's
+    b"clear-site-data",
     b"content-length",
     b"server-timing",
     b"set-cookie",
+    b"strict-transport-security",
     b"x-accel-buffering",
     b"x-request-id",
     b"x-ridgeline-pool",

@@ -64,7 +64,10 @@ def test_an_event_stream_asks_proxies_in_front_not_to_collect_it():
 
 
 def test_headers_of_the_connection_and_cookies_are_not_passed():
-    """Hop-by-hop fields, those that Connection names, cookies, and those the gateway writes itself stay behind."""
+    """Hop-by-hop fields, those that Connection names, cookies, and those the gateway writes itself stay behind.
+
+    So do those that speak for everything at the address that clients use, which is not the worker's.
+    """
     head = an_answer(
         b"X-Mine: 1",
         b"Connection: X-Named, keep-alive",
@@ -74,6 +77,9 @@ def test_headers_of_the_connection_and_cookies_are_not_passed():
         b"X-Request-Id: theirs",
         b"Server-Timing: theirs",
         b"X-Ridgeline-Worker: theirs",
+        b'Alt-Svc: h2="elsewhere:443"',
+        b"Strict-Transport-Security: max-age=31536000",
+        b'Clear-Site-Data: "*"',
         b"Content-Length: 0",
         b"X-Other: 3",
     )
