@@ -107,12 +107,16 @@ def _find(name: str, router_folder: Path | None, processes: int) -> Proxy | None
         program = (router_folder and shutil.which(name, path=str(router_folder))) or shutil.which(name)
         if program is None:
             return None
-        offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"}  # nothing is fetched or told
+        environ = {
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # nothing is fetched
+            "LITELLM_TELEMETRY": "False",  # or told
+            "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # it listens on loopback, and so does all else here
+        }
         return Proxy(
             name=name,
             version=_router_version(name, Path(program)),
             command=partial(_litellm, program),
-            environ=offline,
+            environ=environ,
             share=_LITELLM_SHARE,
         )
     program = (router_folder and shutil.which(name, path=str(router_folder))) or shutil.which(name)
