@@ -6,9 +6,11 @@ moves only the keys that become or were its own.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from hashlib import blake2b
+from itertools import compress
 from struct import unpack
 
 from routing.topology import Pool, Worker
@@ -33,18 +35,16 @@ class Ring:
             self._points: list[int] = before._points
             self._names: list[str] = before._names
             return
-        placed: list[tuple[int, str]] = []
-        known: Collection[str] = ()
+        points: list[int] = []
+        names: list[str] = []
+        known: AbstractSet[str] = frozenset()
         if before is not None:
-            known = before._workers
-            placed = [pair for pair in zip(before._points, before._names, strict=True) if pair[1] in self._workers]
-        fresh = [(point, name) for name in self._workers if name not in known for point in _points_of(name)]
-        if fresh:
-            fresh.sort()
-            placed += fresh
-            placed.sort()  # of two sorted runs, which it merges
-        self._points = [point for point, _ in placed]
-        self._names = [name for _, name in placed]
+            points, names, known = before._points, before._names, before._workers.keys()
+            if not known <= self._workers.keys():
+                stays = [name in self._workers for name in names]
+                points, names = list(compress(points, stays)), list(compress(names, stays))
+        fresh = sorted((point, name) for name in self._workers if name not in known for point in _points_of(name))
+        self._points, self._names = merged(points, names, fresh)
 
     def __repr__(self) -> str:
         return f"<Ring of {self.size} workers>"
@@ -66,6 +66,30 @@ class Ring:
                 yield self._workers[name]
                 if len(seen) == self.size:
                     return
+
+
+def merged(points: Sequence[int], names: Sequence[str], fresh: Iterable[tuple[int, str]]) -> tuple[list[int], list[str]]:
+    """Sorted points with their names and others put between them, which are sorted too: all as if they were sorted at once.
+
+    What lies between two of the others is copied whole: one more of hundreds of workers brings 96 points to some 50,000.
+    """
+    all_points: list[int] = []
+    all_names: list[str] = []
+    start = 0
+    for point, name in fresh:
+        end = bisect_left(points, point, start)
+        while (
+            end < len(points) and points[end] == point and names[end] < name
+        ):  # hardly ever: then by name, as if sorted at once
+            end += 1
+        all_points += points[start:end]
+        all_names += names[start:end]
+        all_points.append(point)
+        all_names.append(name)
+        start = end
+    all_points += points[start:]
+    all_names += names[start:]
+    return all_points, all_names
 
 
 def _points_of(name: str) -> list[int]:

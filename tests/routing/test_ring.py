@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from routing.ring import Ring, needs_ring, rings_of
+from routing.ring import Ring, merged, needs_ring, rings_of
 from tests.routing.topologies import a_pool, a_worker
 
 _random = Random(4)
@@ -62,6 +62,16 @@ def test_a_ring_made_of_an_earlier_one_is_no_other(numbers):
         assert [made.home(key) for key in KEYS[:2000]] == [anew.home(key) for key in KEYS[:2000]]
         assert list(made.walk(KEYS[0])) == list(anew.walk(KEYS[0]))
         assert [before.home(key).index < 10 for key in KEYS[:50]] == [True] * 50
+
+
+@pytest.mark.parametrize("fresh", [[], [(5, "x")], [(1, "z"), (7, "a"), (7, "n"), (7, "z"), (9, "b"), (12, "m")]])
+def test_points_come_between_those_that_are_there(fresh):
+    """As if all were sorted at once, before the first and behind the last, and by name where points are equal."""
+    old = [(3, "m"), (7, "b"), (7, "o"), (9, "c")]
+
+    points, names = merged([point for point, _ in old], [name for _, name in old], fresh)
+
+    assert list(zip(points, names, strict=True)) == sorted(old + fresh)
 
 
 def test_a_pool_that_stays_keeps_its_places():
