@@ -72,7 +72,7 @@ class _Pieces:
         self.audios = 0
 
     def add_messages(self, raw: bytes | msgspec.Raw) -> None:
-        if len(raw) > _LARGE_BYTES and bytes(raw).count(b"{") > _MOST_MESSAGES and bytes(raw).count(b'"role"') > _MOST_MESSAGES:
+        if len(raw) > _LARGE_BYTES and _has_many_messages(bytes(raw)):
             self.messages += 1
             self.texts.append(raw)
             return
@@ -155,6 +155,20 @@ class _Pieces:
                 return
             texts = [raw]
         self.texts += texts
+
+
+def _has_many_messages(text: bytes) -> bool:
+    """Whether there may be more than are taken apart.
+
+    Braces are looked for one by one: prose has few, and to count them goes through every byte, which takes longer than to read
+    all of it as JSON.
+    """
+    at = -1
+    for _ in range(_MOST_MESSAGES + 1):
+        at = text.find(b"{", at + 1)
+        if at < 0:
+            return False
+    return text.count(b'"role"') > _MOST_MESSAGES
 
 
 def read_chat(
