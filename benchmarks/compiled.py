@@ -1,7 +1,8 @@
-"""A copy of the gateway whose hot modules are compiled by Cython: ``python -m benchmarks.compiled --into DIR``.
+"""A copy of the gateway whose serving path is compiled to C by Cython: ``python -m benchmarks.compiled --into DIR``.
 
-To see what compiling is worth; docs/cost.md has the figures. The sources stay as they are and lie beside what was compiled, for
-``--also compiled=PYTHON,DIR`` of ``python -m benchmarks``. Cython and a C compiler have to be there.
+``make compiled`` does it. The sources are compiled as they are, without a line written for it, and lie beside what was made of
+them; started from within the folder, Python takes the latter. docs/cost.md says what that is worth and
+docs/decisions/0016-a-compiled-copy.md why it is no more than a copy. A C compiler and Python's headers have to be there.
 """
 
 # ruff: noqa: S603 -- the compiler
@@ -35,6 +36,7 @@ HOT = (
 
 def compile_into(folder: Path, modules: Sequence[str] = HOT) -> list[Path]:
     """Copy the packages and compile these modules of them; what was compiled. Raises CalledProcessError."""
+    shutil.rmtree(folder, ignore_errors=True)  # what was compiled of sources that have changed would hide them
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     with ThreadPoolExecutor(2) as several:
@@ -53,11 +55,26 @@ def _compile(source: Path) -> Path:
     return target
 
 
+def _missing() -> str | None:
+    if shutil.which("cc") is None:
+        return "a C compiler is needed, and no cc is on the PATH (Debian: gcc, libc6-dev)"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return f"Python.h is needed, and not in {sysconfig.get_path('include')} (Debian: python3-dev)"
+    return None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile and say how much."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compiled", description=__doc__)
     parser.add_argument("--into", type=Path, required=True, metavar="DIR", help="where the copy goes")
-    made = compile_into(parser.parse_args(arguments).into)
+    folder = parser.parse_args(arguments).into
+    if why := _missing():
+        sys.stderr.write(f"benchmarks: {why}\n")
+        return 2
+    if folder.exists() and not (folder / "proxy").is_dir():
+        sys.stderr.write(f"benchmarks: {folder} is there and no copy of the gateway; name another folder\n")
+        return 2
+    made = compile_into(folder)
     sys.stdout.write(f"{len(made)} modules, {sum(path.stat().st_size for path in made):,} bytes\n")
     return 0
 
