@@ -17,7 +17,7 @@ from tests.integration.gateway import Gateway
 from tests.integration.load import rss_bytes
 from tests.integration.raw_client import RawClient
 from tests.integration.scene import Scene, chat_body, running_scene
-from tests.integration.steps import Send, Step
+from tests.integration.steps import Send, Step, Wait
 
 # They hold the gateway against a clock on a machine that others may use: a second look before a failure counts.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.flaky(reruns=2)]
@@ -91,6 +91,27 @@ async def test_memory_stays_flat_whatever_a_worker_sends(scene: Scene, kind: str
     assert held < 24 * MIB
     assert record["outcome"] == ("truncated" if kind == "a line without end" else "client_error")
     assert record["ttft_seconds"] is None
+
+
+async def test_large_bodies_are_held_little_more_than_once() -> None:
+    """While ten bodies of 8 MB arrive and wait for their worker, the process grows by at most twice their size."""
+    body = {**BODY, "messages": [{"role": "user", "content": "x" * (8 * MIB)}]}
+    async with running_scene() as scene:
+        await scene.ask(ANSWER, body=BODY)
+        before = rss_bytes(scene.gateway)
+
+        async def ask() -> bool:
+            seen = await scene.ask([Wait(1.0), *ANSWER], body=body)
+            return seen.answer.head is not None and seen.answer.head.status == 200
+
+        async def ask_all() -> int:
+            return sum(await asyncio.gather(*(ask() for _ in range(10))))
+
+        asking = asyncio.create_task(ask_all())
+        held = await highest_rss_bytes(scene.gateway, asking) - before
+
+        assert await asking == 10
+        assert 60 * MIB < held < 2 * 80 * MIB
 
 
 async def test_twenty_clients_that_read_nothing_are_held_at_twenty_bounded_amounts(scene: Scene) -> None:
