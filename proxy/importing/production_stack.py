@@ -105,7 +105,7 @@ def _engines(engine: dict[str, Any], release: str, apart: frozenset[str], draft:
         if str(mapping(spec.get("labels")).get("model")) in apart:
             stages.setdefault(model, {})[name] = f"http://{release}-{name}-engine-service:{service_port}"
             draft.leave_out(
-                where, "its Service is one worker of the stage, whatever pods are behind it: they are listed, not found"
+                where, "its Service is one worker of the stage: prefill.workers: {kubernetes: …} finds the pods behind it"
             )
             continue
         vllm = mapping(spec.get("vllmConfig"))

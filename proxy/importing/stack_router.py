@@ -22,8 +22,8 @@ CONNECTOR = (
 )
 """Why a connector is not carried over."""
 
-LISTED = "workers that compute prompts are listed, not found: name them in the pool's prefill.workers"
-"""Why those that Kubernetes finds are not."""
+BY_SERVICE = "pods are found by a Service, not by labels: make a headless one of them for the pool's prefill.workers"
+"""Why workers of a stage that Kubernetes finds by labels are not carried over."""
 
 _APART = ("disaggregated_prefill", "disaggregated_prefill_orchestrated")
 _QUIET = {
@@ -140,7 +140,7 @@ def from_stack_options(options: Mapping[str, Any]) -> Draft:
         if namespace := one("k8s-namespace"):
             found["namespace"] = namespace
         if prefill_labels(options, one("routing-logic")):
-            draft.leave_out("--prefill-model-labels", LISTED)
+            draft.leave_out("--prefill-model-labels", BY_SERVICE)
         models = [{"name": "${MODEL}", "pools": [{"name": "default", "workers": {"kubernetes": found}}]}]
     if not models:
         raise NothingToImportError("it names no worker: neither --static-backends nor --service-discovery k8s")

@@ -10,7 +10,7 @@ from typing import Any
 
 from proxy.importing.draft import Draft, NothingToImportError, count, seconds, variable_of
 from proxy.importing.options import options_of
-from proxy.importing.stack_router import CONNECTOR, LISTED, from_stack_options, is_of_stack
+from proxy.importing.stack_router import BY_SERVICE, CONNECTOR, from_stack_options, is_of_stack
 
 _POLICIES = {
     "cache_aware": "prefix-affinity",
@@ -24,7 +24,7 @@ _SESSION_HEADER = "x-session-id"
 _WHY = {
     "max-concurrent-requests": "workers are given what their memory holds (`admission`), the rest waits (queue_requests)",
     "rate-limit-tokens-per-second": "rates are limited by key (`quota`), not over all of them",
-    "prefill-selector": LISTED,
+    "prefill-selector": BY_SERVICE,
     "decode-selector": "pods are found by a Service, not by labels: make a headless one with this selector",
     "cache-threshold": "affinity goes by the beginning of the prompt with bounded load; there is nothing to tune",
     "balance-abs-threshold": "the bound of the load is fixed",
