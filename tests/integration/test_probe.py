@@ -9,12 +9,13 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from simulator.hardware import Hardware
+from simulator.children import child
 from simulator.server import WorkerSettings, start_worker
 from tests.integration.gateway import ROOT
 
@@ -70,14 +71,15 @@ async def probed(*arguments: str, environ: Mapping[str, str] | None = None) -> t
 
 @pytest.mark.alone
 @pytest.mark.flaky(reruns=2)
-async def test_a_probe_recovers_what_the_worker_is_made_of() -> None:
-    """Slope and knee of a simulated process within 10 % of what it was given, and an earlier knee with longer contexts.
+async def test_a_probe_recovers_what_the_worker_is_made_of(tmp_path: Path) -> None:
+    """Slope, intercept, TTFT and knee of a worker process within 5 % of what it was given; longer contexts, an earlier knee.
 
-    A process on a machine with others is late now and then, which one request in three shows in an intercept; within 5 % of
-    all of them is held on the virtual clock.
+    Client and sockets add one to three milliseconds to each TTFT, which 100 ms before the queue make few; fits are of medians,
+    which one late request in three does not move.
     """
-    hardware = Hardware(request_overhead_seconds=0.1)  # beside which the milliseconds of client and sockets are few
-    async with a_worker(hardware=hardware) as url:
+    worker = ("-m", "simulator.worker", "--model", MODEL, "--gpu", "h100-sxm", "--port", "0", "--request-overhead", "0.1")
+    async with child("worker", worker, folder=tmp_path, grace_seconds=2.0, reads_output=True) as process:
+        url = (await asyncio.wait_for(process.first_line(), END_SECONDS)).split()[-1]
         status, out, err = await probed(
             url,
             *("--gpu", "h100-sxm", "--shape", MODEL, "--json", "--prompt-output", "8"),
@@ -90,17 +92,19 @@ async def test_a_probe_recovers_what_the_worker_is_made_of() -> None:
     assert (found["ended"], found["failed"]) == ("complete", 0)
     fit, points = found["output"][0]["fit"], found["output"][0]["points"]
     per_token = (points[-1]["expected_seconds"] - points[0]["expected_seconds"]) / 80
-    assert fit["tpot_seconds"]["value"] == pytest.approx(per_token, rel=0.1)
-    assert fit["ttft_seconds"]["value"] == pytest.approx(0.1 + points[0]["expected_seconds"] - 15 * per_token, abs=0.04)
+    assert fit["tpot_seconds"]["value"] == pytest.approx(per_token, rel=0.05)
+    assert fit["ttft_seconds"]["value"] == pytest.approx(0.1 + points[0]["expected_seconds"] - 15 * per_token, rel=0.05)
     for one in found["prompt"][0]["points"]:
-        assert one["ttft_seconds"] == pytest.approx(0.1 + one["expected_seconds"], rel=0.15)
+        assert one["ttft_seconds"] == pytest.approx(0.1 + one["expected_seconds"], rel=0.05)
     knees = {}
     for series in found["concurrency"]:
         if series["warm"]:
             few, many = (series["points"][place]["tpot_expected_seconds"] for place in (0, 3))
             own = (many - few) / 23
             knees[series["context_tokens"]] = series["knee"]["requests"]["value"]
-            assert knees[series["context_tokens"]] == pytest.approx((few - own) / own, rel=0.1)
+            # At 2,048 tokens the knee lies at three times the 24 requests that are sent, and the line must reach so far.
+            allowed = 0.1 if series["knee"]["is_extrapolated"] else 0.05
+            assert knees[series["context_tokens"]] == pytest.approx((few - own) / own, rel=allowed)
     assert knees[8192] < knees[2048] / 3
     assert {"decode_bound", "prefix_cache", "knee", "knee_moves"} <= {remark["code"] for remark in found["remarks"]}
     assert found["kv"]["peak_ratio"] > 0
