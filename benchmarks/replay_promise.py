@@ -2,6 +2,9 @@
 
 Real processes serve mixed traffic in one pool behind a real gateway. Its log is replayed, and the division that the replay
 suggests is put in force with fresh processes under the same arrivals. Figures of the second run stand beside those promised.
+
+Which requests meet on a worker is decided by hashes of their beginnings and of the workers' names, which the records do not
+hold. So the promise is made for many sets of names, too, and its range stands beside it.
 """
 
 from __future__ import annotations
@@ -11,30 +14,56 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.mixed_load import Plan, measure
 from benchmarks.policies import hardware, row
 from benchmarks.pools import BOUNDARY_TOKENS
 from simulator.replay.formats import read_shapes
-from simulator.replay.layouts import Figures, Result
-from simulator.replay.search import Question, search
-from simulator.replay.shapes import in_order
+from simulator.replay.layouts import Figures, Result, result_of
+from simulator.replay.layouts import run as run_layout
+from simulator.replay.search import Answer, Question, search
+from simulator.replay.shapes import arrivals_of, in_order, total_tokens
 from simulator.virtual.served import Quantiles, quantiles
 
-_HEADS = ("layout", "requests", "figure", "promised", "measured", "measured / promised")
+_HEADS = ("layout", "requests", "figure", "promised", "with other names", "measured", "measured / promised")
+_NAMINGS = 24
 
 
-def rows_of(layout: str, kind: str, promised: Figures, measured: dict[str, Quantiles]) -> str:
-    """TPOT and TTFT, median and P99."""
+def rows_of(layout: str, kind: str, promised: Figures, others: Sequence[Figures], measured: dict[str, Quantiles]) -> str:
+    """TPOT and TTFT, median and P99; of ``others``, with workers of other names, from the least to the largest."""
     text = ""
-    for name, quantity in (("TPOT", promised.tpot), ("TTFT", promised.ttft)):
+    for name in ("TPOT", "TTFT"):
         for share in ("p50", "p99"):
-            first, then = getattr(quantity, share), getattr(measured[name], share)
+            first, then = getattr(_of(promised, name), share), getattr(measured[name], share)
             if first and then:
-                cells = (f"{1000 * first:,.1f} ms", f"{1000 * then:,.1f} ms", f"{then / first:.2f}")
+                drawn = [getattr(_of(one, name), share) * 1000 for one in others]
+                cells = (
+                    f"{1000 * first:,.1f} ms",
+                    f"{min(drawn):,.1f} to {max(drawn):,.1f} ms",
+                    f"{1000 * then:,.1f} ms",
+                    f"{then / first:.2f}",
+                )
                 text += row((layout, kind, f"{name} {share.upper()}", *cells))
     return text
+
+
+def _of(figures: Figures, name: str) -> Quantiles:
+    return figures.tpot if name == "TPOT" else figures.ttft
+
+
+def with_other_names(promised: Result, question: Question, answer: Answer) -> list[Result]:
+    """The same layout, whose workers have other names each time."""
+    arrivals = arrivals_of(question.shapes, answer.budget_tokens)
+    totals = [total_tokens(shape, answer.budget_tokens) for shape in question.shapes]
+    found = []
+    for number in range(_NAMINGS):
+        names = tuple(f"http://worker-{number}-{place}:8000" for place in range(question.workers))
+        layout = replace(promised.layout, names=names)
+        served = run_layout(layout, arrivals, question.placement)
+        found.append(result_of(layout, served, totals, BOUNDARY_TOKENS, answer.targets))
+    return found
 
 
 async def serve(plan: Plan, short: int | None, folder: Path) -> dict[str, dict[str, Quantiles]]:
@@ -64,17 +93,18 @@ async def run(plan: Plan) -> str:
     )
     answer = search(question)
     text = row(_HEADS) + row(["---"] * len(_HEADS))
-    text += _both(answer.before, before)
+    text += _both(answer.before, with_other_names(answer.before, question, answer), before)
     if answer.after is None:
         return text + "The replay suggests to leave it as it is.\n"
     with tempfile.TemporaryDirectory(prefix="ridgeline-promise-") as folder:
         after = await serve(plan, answer.after.layout.parts[0].workers, Path(folder))
-    return text + _both(answer.after, after)
+    return text + _both(answer.after, with_other_names(answer.after, question, answer), after)
 
 
-def _both(promised: Result, measured: dict[str, dict[str, Quantiles]]) -> str:
+def _both(promised: Result, others: Sequence[Result], measured: dict[str, dict[str, Quantiles]]) -> str:
     name = promised.layout.name
-    return rows_of(name, "short", promised.short, measured["short"]) + rows_of(name, "long", promised.long, measured["long"])
+    short = rows_of(name, "short", promised.short, [one.short for one in others], measured["short"])
+    return short + rows_of(name, "long", promised.long, [one.long for one in others], measured["long"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,6 +31,7 @@ class Layout:
 
     parts: tuple[Part, ...]
     policy: str
+    names: tuple[str, ...] = ()  # of the workers, by whose hashes prefix-affinity chooses; empty: made-up ones
     is_recorded: bool = False  # requests go to the pool that served them then, whatever its boundary was
 
     @property
@@ -59,7 +60,7 @@ class Layout:
 
     def model(self) -> Model:
         """For the gateway's routing functions."""
-        named = workers_named([f"worker-{number}" for number in range(self.workers)])
+        named = workers_named(self.names or [f"worker-{number}" for number in range(self.workers)])
         pools, start = [], 0
         for index, part in enumerate(self.parts):
             pools.append(

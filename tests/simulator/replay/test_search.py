@@ -162,6 +162,14 @@ def test_pools_that_are_not_told_whole_are_not_made_up(change: dict[str, str | N
     assert recorded_layout([one for one in changed if one.pool != "long"] if "pool" in change else changed, "fastest") is None
 
 
+def test_workers_may_have_names_of_their_own() -> None:
+    """Affinity goes by names, so others are another draw of who meets whom."""
+    (pool,) = replace(one_pool(2, "prefix-affinity"), names=("http://a:1", "http://b:1")).model().pools
+
+    assert [worker.name for worker in pool.workers] == ["http://a:1", "http://b:1"]
+    assert [worker.name for worker in one_pool(2, "fastest").model().pools[0].workers] == ["worker-0", "worker-1"]
+
+
 def test_layouts_have_names() -> None:
     """As they stand in the table."""
     assert one_pool(4, "least-load").name == "one pool of 4, least-load"
