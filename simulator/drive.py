@@ -88,10 +88,12 @@ class Driver:
         """Give a sequence to the engine, which calls ``on_progress`` for its tokens. ``ValueError`` if it could never run.
 
         ``fetched_tokens`` of its prompt come from another worker; see `Engine.add`. It comes to the engine's queue after the
-        timer's overhead of a request.
+        timer's overhead of a request, among those that are in flight.
         """
         identifier = f"r{next(self._numbers)}"
-        engine, overhead = self.engine, self.engine.settings.timer.request_overhead_seconds / self._speed
+        engine, timer = self.engine, self.engine.settings.timer
+        crowd_seconds = timer.stream_overhead_seconds * len(self._tickets)
+        overhead = (timer.request_overhead_seconds + crowd_seconds) / self._speed
         engine.check(identifier, prompt, output_tokens, rank=rank, fetched_tokens=fetched_tokens)
         ticket = Ticket(identifier, self._clock(), finish_reason, prompt.tokens, on_progress)
         self._tickets[identifier] = ticket

@@ -33,6 +33,7 @@ class Hardware:
     engine: str = "vllm"  # whose `roofline.expected.DEFAULT_LOSSES`
     scale: Scale = Scale()  # noqa: RUF009 -- immutable
     request_overhead_seconds: float | None = None  # instead of the engine's losses'
+    stream_overhead_seconds: float = 0.0  # more before the queue for each other request in flight
 
     def losses(self) -> Losses:
         """The engine's, changed as told. ``ValueError`` for an engine without any."""
@@ -93,7 +94,7 @@ def place(
     sharing = replace(whole.parallelism, data=1)
     one = Deployment(whole.shape, whole.gpu, weights=whole.weights, kv=whole.kv, parallelism=sharing)
     return Placement(
-        timer=RooflineTimer(one, hardware.losses(), hardware.scale),
+        timer=RooflineTimer(one, hardware.losses(), hardware.scale, stream_overhead_seconds=hardware.stream_overhead_seconds),
         kv_tokens=kv_cache_tokens(whole, memory) if kv_tokens is None else kv_tokens,
         max_model_len=known.shape.max_context_tokens,
         max_num_seqs=limits.sequences,

@@ -111,6 +111,9 @@ def main(
             rich_help_panel=_HARDWARE,
         ),
     ] = None,
+    stream_overhead: Annotated[
+        float, typer.Option(min=0, help="Seconds more for each other request in flight.", rich_help_panel=_HARDWARE)
+    ] = 0.0,
     max_model_len: Annotated[
         int | None,
         typer.Option(
@@ -213,6 +216,7 @@ def main(
                         exchange_factor=exchange_factor,
                     ),
                     request_overhead_seconds=request_overhead,
+                    stream_overhead_seconds=stream_overhead,
                 ),
                 host=host,
                 aliases=tuple(alias or ()),

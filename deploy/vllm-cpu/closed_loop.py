@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from random import Random
 from urllib.parse import urlsplit
 
 _END = b"0\r\n\r\n"
+_QUEUE = re.compile(rb'"queue_time_ms": ?([0-9.e-]+)')
+_FIRST_TOKEN = re.compile(rb'"time_to_first_token_ms": ?([0-9.e-]+)')  # from its first step on
 _LARGEST_TOKEN = 400  # of the tiny model's vocabulary; none of its special tokens are below
 
 
@@ -32,6 +35,7 @@ class Stream:
     shape: Shape
     sent_at: float = 0.0
     event_at: list[float] = field(default_factory=list)
+    engine_seconds: float | None = None  # in the engine's queue and to its first token, if the server tells
 
     @property
     def ttft_seconds(self) -> float:
@@ -66,6 +70,9 @@ class _Client(asyncio.Protocol):
             self._fail(data.decode(errors="replace"))
             return
         stream.event_at += [now] * data.count(b'"text":')
+        if b'"time_to_first_token_ms"' in data:
+            told = [_QUEUE.search(data), _FIRST_TOKEN.search(data)]
+            stream.engine_seconds = sum(float(one[1]) for one in told if one is not None) / 1e3
         self._last = (self._last + data)[-len(_END) :]
         if self._last == _END:
             self._last = b""
@@ -108,7 +115,7 @@ async def run_closed_loop(url: str, model: str, shapes: Sequence[Shape], concurr
         streams.append(stream)
         prompt = [draws.randrange(100, _LARGEST_TOKEN) for _ in range(shape.prompt_tokens)]
         asked = {"model": model, "prompt": prompt, "max_tokens": shape.output_tokens, "ignore_eos": True, "stream": True}
-        return stream, json.dumps({**asked, "temperature": 0}).encode()
+        return stream, json.dumps({**asked, "temperature": 0, "stream_options": {"include_usage": True}}).encode()
 
     loop = asyncio.get_running_loop()
     clients = []

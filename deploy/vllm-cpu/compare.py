@@ -41,6 +41,7 @@ _PREFILLS = (16, 64, 128, 256, 512, 1024, 1536)
 _BATCHES = ((1, 32), (4, 32), (8, 32), (16, 32), (4, 384), (8, 768))  # sequences and prompt tokens
 _FITTED_TOKENS = 64  # that each sequence of a batch generates
 _TURNS = 2
+_CROWD = 8  # streams at once, for what each adds to the others' first token; none of the loads
 _SETTLED = 8  # tokens after which all of a batch decode
 
 app = typer.Typer(add_completion=False)
@@ -65,12 +66,14 @@ async def fit(url: str, name: str) -> tuple[ConstantTimer, float]:
     ]
     step, sequence, cached = _least_squares(decode)
     once, token = _least_squares([((1.0, float(prompt)), statistics.median(values)) for prompt, values in firsts.items()])
+    alone, crowded = [_outside_seconds(await load(url, streams, f"{name} outside")) for streams in (1, _CROWD)]
     timer = ConstantTimer(
         step_seconds=step,
         prefill_seconds_per_token=token,
         context_seconds_per_token=cached,
         sequence_seconds=sequence,
         request_overhead_seconds=max(0.0, once - step),
+        stream_overhead_seconds=max(0.0, crowded - alone) / (_CROWD - 1),
     )
     return timer, statistics.median(log(_quantile(values, 0.84) / statistics.median(values)) for values in gaps.values())
 
@@ -85,7 +88,7 @@ async def load(url: str, concurrency: int, name: str) -> list[Stream]:
 
 async def compare(folder: Path, rounds: int) -> None:
     """Start vLLM; in each round fit a simulated worker to it, and let both serve the loads. Prints constants and a table."""
-    command = [str(SERVE), "--max-num-batched-tokens", str(STEP_TOKENS)]
+    command = [str(SERVE), "--max-num-batched-tokens", str(STEP_TOKENS), "--enable-per-request-metrics"]
     vllm = child("vllm", command, folder=folder, grace_seconds=_GRACE_SECONDS, reads_output=True)
     found: dict[tuple[str, int], list[list[Stream]]] = {}
     async with vllm as started:
@@ -109,8 +112,8 @@ async def compare(folder: Path, rounds: int) -> None:
 
 def table(found: dict[tuple[str, int], list[list[Stream]]]) -> Iterable[str]:
     """Lines of Markdown: the quantiles of all rounds together, and in brackets those of each."""
-    yield "| streams | worker | TTFT P50 ms | TTFT P99 ms | TPOT P50 ms | TPOT P99 ms |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    yield "| streams | worker | TTFT P50 ms | of it outside the engine | TTFT P99 ms | TPOT P50 ms | TPOT P99 ms |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
     figures: tuple[Callable[[Stream], float], ...] = (lambda one: one.ttft_seconds, lambda one: one.tpot_seconds)
     for (name, concurrency), rounds in sorted(found.items(), key=lambda item: (item[0][1], item[0][0] != "vLLM")):
         cells = [
@@ -120,7 +123,9 @@ def table(found: dict[tuple[str, int], list[list[Stream]]]) -> Iterable[str]:
             for figure in figures
             for share in (0.5, 0.99)
         ]
-        yield f"| {concurrency} | {name} | {' | '.join(cells)} |"
+        known = [one for streams in rounds for one in streams if one.engine_seconds is not None]
+        outside = f"{_outside_seconds(known) * 1e3:.2f}" if known else "-"
+        yield f"| {concurrency} | {name} | {' | '.join([cells[0], outside, *cells[1:]])} |"
 
 
 async def serve(constants: str) -> None:
@@ -143,6 +148,14 @@ async def serve(constants: str) -> None:
     sys.stdout.write(f"simulated worker: {url}\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
+
+
+def _outside_seconds(streams: Sequence[Stream]) -> float:
+    """The median of what of TTFT is neither the engine's queue nor its steps, as vLLM itself tells them."""
+    known = [stream.ttft_seconds - stream.engine_seconds for stream in streams if stream.engine_seconds is not None]
+    if not known:
+        raise RuntimeError("vLLM does not tell how long its engine took for each request")
+    return statistics.median(known)
 
 
 def _gaps(stream: Stream) -> list[float]:

@@ -86,7 +86,14 @@ class RooflineTimer:
     other is the engine's part (`Engine.schedule_together`).
     """
 
-    def __init__(self, deployment: Deployment, losses: Losses = DEFAULT_LOSSES["vllm"], scale: Scale | None = None) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        losses: Losses = DEFAULT_LOSSES["vllm"],
+        scale: Scale | None = None,
+        *,
+        stream_overhead_seconds: float = 0.0,
+    ) -> None:
         if deployment.parallelism.data > 1:
             raise ValueError(
                 f"each data-parallel rank has an engine of its own: give a deployment of one rank, not {deployment!r}"
@@ -96,6 +103,7 @@ class RooflineTimer:
         self.deployment = deployment
         self.losses = losses
         self.scale = scale
+        self.stream_overhead_seconds = stream_overhead_seconds * scale.overhead_factor
         self._rates = rates
         self._compute = scale.compute_factor / (losses.compute_efficiency_ratio * rates.gpus)  # per second of one GPU
         self._memory = scale.memory_factor / (losses.memory_efficiency_ratio * rates.bytes_per_second)  # seconds per byte

@@ -64,6 +64,10 @@ class StepTimer(Protocol):
         """Once a request, between its arrival and the engine's queue: tokenising and the like; 0 for none."""
 
     @property
+    def stream_overhead_seconds(self) -> float:
+        """What each other request in flight adds to that: an API server that writes their tokens is late to read the next."""
+
+    @property
     def windows(self) -> tuple[Window, ...]:
         """The reaches of attention for which `StepWork.windowed_tokens` is wanted."""
 
@@ -96,6 +100,7 @@ class ConstantTimer:
     sequence_seconds: float = 0.0  # each one that decodes
     chunk_seconds: float = 0.0  # each chunk of a prefill, and each sequence that verifies drafts
     request_overhead_seconds: float = 0.0  # once a request, outside of steps
+    stream_overhead_seconds: float = 0.0  # the same, for each other request in flight when it comes
 
     @property
     def windows(self) -> tuple[Window, ...]:

@@ -164,7 +164,6 @@ class Run:
         self._engines = engines
         self._verifies = any(engine.settings.speculation for engine in engines)
         self._choose = choose
-        self._overhead_seconds = [engine.settings.timer.request_overhead_seconds for engine in engines]
         self._skips_ahead = skips_ahead and tell is None
         self._tell = tell
         self._ranks = [rank for engine in engines for rank in engine.ranks]
@@ -245,9 +244,10 @@ class Run:
         fleet = self._fleet
         record.is_refused = False
         record.worker = worker
+        timer = self._engines[worker].settings.timer
+        overhead = timer.request_overhead_seconds + timer.stream_overhead_seconds * fleet.in_flight[worker]
         fleet.in_flight[worker] += 1
         fleet.load_tokens[worker] += record.load_tokens
-        overhead = self._overhead_seconds[worker]
         if overhead:
             self._push(now + overhead, record)
         else:

@@ -40,10 +40,11 @@ class Compared:
         return None if self.ttft_measured is None else self.ttft / self.ttft_measured - 1
 
 
-def compared(name: str, request_overhead_seconds: float = 0.0) -> Compared:
+def compared(name: str, request_overhead_seconds: float = 0.0, stream_overhead_seconds: float = 0.0) -> Compared:
     """Simulate what was measured."""
     at = setting(name)
-    timer = RooflineTimer(at.deployment, replace(DEFAULT_LOSSES["vllm"], request_overhead_seconds=request_overhead_seconds))
+    losses = replace(DEFAULT_LOSSES["vllm"], request_overhead_seconds=request_overhead_seconds)
+    timer = RooflineTimer(at.deployment, losses, stream_overhead_seconds=stream_overhead_seconds)
     measured, concurrency = at.point["measured"] / 1e3, at.batch
     if "osl" not in at.point:
         prompt, output = NIGHTLY

@@ -44,6 +44,20 @@ async def test_the_overhead_of_a_request_comes_before_the_queue():
     assert [rank.totals.steps for rank in driver.engine.ranks] == [1, 0]
 
 
+async def test_others_in_flight_lengthen_the_overhead():
+    """Each of those that are not answered yet adds its part, as long as they are there."""
+    timer = replace(TIMER, stream_overhead_seconds=0.05)
+    driver = Driver(Engine(EngineSettings(**{**GPU, "timer": timer})), clock=asyncio.get_running_loop().time)
+    alone = driver.submit(a_prompt(10), 1, "stop", lambda _: None)
+    beside = driver.submit(a_prompt(10), 1, "stop", lambda _: None)
+    assert driver.engine.waiting == 1
+    driver.withdraw(alone)
+    driver.withdraw(beside)
+    driver.submit(a_prompt(10), 1, "stop", lambda _: None)
+
+    assert driver.engine.waiting == 1
+
+
 async def test_ranks_with_shared_experts_step_together():
     """A short prompt has its token when the long one beside it on another rank has its own, not before."""
     engine = Engine(EngineSettings(**{**GPU, "ranks": 2, "steps_together": True}))

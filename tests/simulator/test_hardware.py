@@ -84,11 +84,13 @@ def test_what_is_asked_for_outranks_the_defaults():
 
 
 def test_losses_and_factors_are_the_simulated_gpus_own():
-    """An overhead of a request may be told, and is scaled as other overheads are."""
-    hardware = Hardware(scale=Scale(overhead_factor=3.0), request_overhead_seconds=0.01)
+    """Overheads of a request and of those beside it may be told, and are scaled as other overheads are."""
+    hardware = Hardware(scale=Scale(overhead_factor=3.0), request_overhead_seconds=0.01, stream_overhead_seconds=0.002)
 
     assert placed().timer.request_overhead_seconds == 0
     assert placed(hardware=hardware).timer.request_overhead_seconds == pytest.approx(0.03)
+    assert placed().timer.stream_overhead_seconds == 0
+    assert placed(hardware=hardware).timer.stream_overhead_seconds == pytest.approx(0.006)
 
 
 @pytest.mark.parametrize(

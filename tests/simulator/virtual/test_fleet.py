@@ -139,6 +139,17 @@ def test_a_refused_request_has_no_times_and_no_follow_up():
     assert loads == [(0, 0)] * 3
 
 
+def test_each_other_request_in_flight_delays_the_queue():
+    """The second of two at once waits for the overhead of one other, the third for two; alone there is none."""
+    timer = replace(TIMER, request_overhead_seconds=0.5, stream_overhead_seconds=10.0)
+    arrivals = [an_arrival(0.0, output=1), *(an_arrival(1000.0, output=1, text=text) for text in "bcd")]
+    ttfts = [one.ttft_seconds or 0.0 for one in simulate([an_engine(timer=timer)], arrivals, first)]
+    alone = ttfts[0]
+
+    assert ttfts == pytest.approx([alone, alone, alone + 10.0, alone + 20.0])
+    assert alone < 1.0
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_choice_sees_what_engines_have_done_by_then(ranks):
     """Blocks in use and tokens generated are those of the instant, also where an engine had planned further ahead."""
