@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from telemetry.events import read_event
+from telemetry.json_text import readable_json
 from telemetry.sse import event_data, last_event_end, split_events
 
 MAX_HELD_BYTES = 8 * 1024
@@ -108,8 +109,10 @@ class UsageFilter:
         data = event_data(event) if b'"usage"' in event or FINISHES in event else None
         if data is None:
             return before + event
-        read, _ = read_event(data)
+        read, faults = read_event(data)
         is_usage = read.usage is not None and not read.choices and read.choices is not None
+        if is_usage and faults:
+            is_usage = _has_no_choices(data)  # a choice that is no object was dropped in reading
         if (is_usage or (read.usage is None and not read.choices and _is_strange_usage(data))) and not self._forced:
             # Line ends in front belong to what came before: the LF of a CR LF that was cut, or a blank line too many.
             self.fingerprint = read.system_fingerprint
@@ -132,6 +135,13 @@ class _Strange(msgspec.Struct, gc=False):
 
 
 _read_strange = msgspec.json.Decoder(_Strange).decode
+
+
+def _has_no_choices(data: bytes) -> bool:
+    try:
+        return _read_strange(readable_json(data)).choices == []
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _is_strange_usage(data: bytes) -> bool:

@@ -53,9 +53,10 @@ def _check_problems(problems: Any, text: str) -> None:
 
 
 def _plain(text: str) -> Any:
-    """What YAML's own safe loader makes of it, with dates as text. It is known to be YAML by now."""
+    """What YAML's own safe loader makes of it, with dates and `=` as text. It is known to be YAML by now."""
     loader = _SAFE(text)
-    loader.yaml_constructors = {**loader.yaml_constructors, "tag:yaml.org,2002:timestamp": loader.__class__.construct_yaml_str}
+    texts = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")  # a lone `=` is the second
+    loader.yaml_constructors = {**loader.yaml_constructors, **dict.fromkeys(texts, loader.__class__.construct_yaml_str)}
     try:
         return loader.get_single_data()
     finally:

@@ -127,7 +127,9 @@ def _check_figures(found: Measurements, values: list[Any], count: int) -> None:
         is_error = any(
             isinstance(value, dict) and (value.get("error") is not None or value.get("object") == "error") for value in values
         )
-        if is_error or any(isinstance(value, dict) and "type" in value for value in values):
+        if is_error or any(
+            isinstance(value, dict) and {"type", "delta", "stop_reason", "response"} & {*value} for value in values
+        ):
             return
         tokens = sum(plain_reading.carries_token(value) for value in values)
         reasons = plain_reading.finish_reasons(values)

@@ -26,7 +26,8 @@ def read_whole(stream: bytes) -> tuple[list[PlainEvent], bytes | None]:
     """
     events: list[PlainEvent] = []
     lines: list[bytes] = []
-    position = start = len(BOM) if stream.startswith(BOM) else 0
+    position = len(BOM) if stream.startswith(BOM) else 0
+    start = 0
     while True:
         ends = [at for at in (stream.find(b"\r", position), stream.find(b"\n", position)) if at >= 0]
         line = stream[position : min(ends)] if ends else stream[position:]

@@ -66,6 +66,8 @@ def test_a_last_event_without_its_blank_line(ending):
         b'data: {"usage":{"prompt_tokens":1}}\n\n',  # no choices at all: not the answer to our question
         b'data: {"choices":[],"usage":"none","error":{}}\n\n',
         b'data: {"choices":{},"usage":"none"}\n\n',
+        b'data: {"choices":[null],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n',
+        b'data: {"choices":[0],"usage":{"prompt_tokens":NaN}}\n\n',
         b'data: {"choices":[{"index":0,"delta":{"content":"a"}}],"usage":"none"}\n\n',
         b'data: {"choices":[],"usage":"none"\n\n',
         b': "usage":{}\n\n',
