@@ -15,6 +15,13 @@ GATEWAY: tuple[Family, ...] = (
         "Lines of the request log lost because they could not be written, or not in time.",
         writer=Writer.CONTROL,
     ),
+    gauge(
+        "unwritten_files",
+        Scope.PROCESS,
+        "1 while the control process cannot write this file, as at its last try; requests are served all the same.",
+        "file",
+        writer=Writer.CONTROL,
+    ),
     counter("spans_sent_total", Scope.PROCESS, "Spans that the OTLP receiver took.", writer=Writer.CONTROL),
     counter(
         "spans_dropped_total",

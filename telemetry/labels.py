@@ -60,6 +60,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     "ridgeline_quota_refusals_total.limit": ("requests", "tokens", "concurrency", "store"),
     "of": ("requests", "tokens"),
     "change": ("charged", "returned"),
+    "file": ("log", "calibrations", "run_directory"),
     "cause": tuple(value.value for value in CauseName),
 }
 

@@ -171,6 +171,14 @@ def _lost() -> Row:
                 ),
             ),
             Panel(
+                title="Files that cannot be written",
+                alerts=("RidgelineFileUnwritten",),
+                description="1 while the control process cannot write this file: the request log, its calibrations, or what it "
+                "publishes in the run directory.",
+                unit=Unit.COUNT,
+                queries=(Query(expr="max by (instance, file) (ridgeline_unwritten_files)", legend="{{instance}} {{file}}"),),
+            ),
+            Panel(
                 title="Answers that could not be read",
                 description="Parts of workers' answers that could not be read and were passed on as they are, per minute.",
                 unit=Unit.PER_MINUTE,

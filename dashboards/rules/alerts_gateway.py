@@ -132,6 +132,14 @@ def gateway(clock: Clock) -> Group:
                 description="It would not start with this file. What is wrong is on standard error and in `ridgeline check`.",
             ),
             Alert(
+                name="RidgelineFileUnwritten",
+                expr="max by (instance, file) (ridgeline_unwritten_files) == 1",
+                hold="2m",
+                severity=Severity.WARNING,
+                summary=f"{_GATEWAY} cannot write its {{{{ $labels.file }}}}",
+                description="Its disk is full or read-only. Requests are served; what is not written is lost.",
+            ),
+            Alert(
                 name="RidgelineDiscoveryFails",
                 expr=f"sum by (instance, source) (increase(ridgeline_discovery_failures_total[{ten}])) > 3",
                 hold="5m",

@@ -16,6 +16,7 @@ from time import time as wall_clock
 
 import msgspec
 
+from proxy.control.unwritten import CALIBRATIONS, Unwritten
 from roofline.calibration.calibration import Calibration, CalibrationKey, Fit
 from roofline.calibration.drift import Drift, drift
 from roofline.calibration.reference import DEFAULT_RULE, Reference, accept, doubts
@@ -55,8 +56,9 @@ class _Worker:
 class Calibrations:
     """One per control process; ``path`` keeps the references."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, unwritten: Unwritten | None = None) -> None:
         self._path = path
+        self._unwritten = unwritten or Unwritten()
         self._defaults = DEFAULT_LOSSES[ENGINE]
         self._references: dict[CalibrationKey, Reference] = {}
         self._workers: dict[str, _Worker] = {}  # by name
@@ -83,6 +85,11 @@ class Calibrations:
             return
         self._references[key] = replace(self._references.pop(unknown), key=key)
         self._keep()
+
+    def look(self) -> None:
+        """Keep what could not be kept before; to be called now and then."""
+        if CALIBRATIONS in self._unwritten:
+            self._keep()
 
     def learn(
         self, key: CalibrationKey, worker: str, record: RequestRecord, judgement: Judgement, yardstick: Yardstick
@@ -191,7 +198,9 @@ class Calibrations:
             fresh.write_bytes(msgspec.json.encode([reference_to_json(each) for each in self._references.values()]))
             fresh.replace(self._path)
         except OSError as error:
-            _log.warning("calibrations could not be kept in %s: %s", self._path, error.strerror)
+            self._unwritten.failed(CALIBRATIONS, f"calibrations could not be kept in {self._path}", error)
+        else:
+            self._unwritten.went_well(CALIBRATIONS)
 
 
 def key_of(deployment: Deployment, engine_version: str = UNKNOWN_VERSION) -> CalibrationKey:

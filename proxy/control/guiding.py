@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from proxy.control.fleet import Fleet
+from proxy.control.unwritten import RUN_DIRECTORY, Unwritten
 from proxy.published import publish_guidance
 from routing.guidance import NO_GUIDANCE, Guidance
 from telemetry.record import RequestRecord
@@ -31,7 +32,8 @@ class Adviser(Protocol):
 class Guide:
     """One per control process: feeds the advisers and publishes when what they say has changed."""
 
-    def __init__(self, advisers: Sequence[Adviser], run_dir: Path) -> None:
+    def __init__(self, advisers: Sequence[Adviser], run_dir: Path, unwritten: Unwritten | None = None) -> None:
+        self._unwritten = unwritten or Unwritten()
         self._advisers = advisers
         self._run_dir = run_dir
         self._published = NO_GUIDANCE
@@ -66,6 +68,7 @@ class Guide:
         try:
             publish_guidance(self._run_dir, guidance)
         except OSError as error:
-            _log.warning("guidance was not published: %s", error.strerror)
+            self._unwritten.failed(RUN_DIRECTORY, "guidance was not published", error)
         else:
+            self._unwritten.went_well(RUN_DIRECTORY)
             self._published = guidance

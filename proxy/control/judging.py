@@ -113,6 +113,7 @@ class Judge:
 
     def look(self) -> None:
         """Note what probes say of every worker now; about once a second."""
+        self.calibrations.look()
         cells, now = self._cells, self._clock.now()
         if cells is not None:
             for (_, _, worker), place in self._places.items():

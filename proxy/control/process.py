@@ -53,6 +53,7 @@ from proxy.control.reload import Reloader, first_config
 from proxy.control.speeds import Speeds
 from proxy.control.steady_clock import SteadyClock
 from proxy.control.tracing_sinks import Followers
+from proxy.control.unwritten import LOG, Unwritten
 from proxy.control.vitals import Vitals
 from proxy.discovery.finder import Finder
 from proxy.discovery.found import kept_found
@@ -99,7 +100,7 @@ async def run(config: Config, text: str, options: Options) -> None:
     """
     stop = asyncio.Event()
     _watch_for_the_end(stop, options.parent_fd)
-    overlay, clock = kept_overlay(options.run_dir), SteadyClock()
+    overlay, clock, unwritten = kept_overlay(options.run_dir), SteadyClock(), Unwritten()
     # Undone in reverse: probes end first, then what the sockets still hold is read and logged, and scrapes work until then.
     async with AsyncExitStack() as stack:
         finder = Finder(options.config.parent, kept_found(options.run_dir))
@@ -129,9 +130,12 @@ async def run(config: Config, text: str, options: Options) -> None:
         caps = CapAdviser(lambda: reloader.config, options.config.parent)
         tokens = TokenAdviser(last_guidance(options.run_dir))
         guide = Guide(
-            [tokens, lengths, PaceAdviser(), caps, speeds, Prefixes(), HedgeAdviser(), UsageAdviser()], options.run_dir
+            [tokens, lengths, PaceAdviser(), caps, speeds, Prefixes(), HedgeAdviser(), UsageAdviser()],
+            options.run_dir,
+            unwritten,
         )
-        judge = Judge(Calibrations(None if config.calibration.path is None else Path(config.calibration.path)), clock)
+        kept = None if config.calibration.path is None else Path(config.calibration.path)
+        judge = Judge(Calibrations(kept, unwritten), clock)
         watch = DriftWatch(judge.prefill_of, clock)
         crowding = CrowdingWatch(view)
         feed = LiveFeed(view, judge, watch, clock=clock)
@@ -191,6 +195,11 @@ async def run(config: Config, text: str, options: Options) -> None:
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.asked.set)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # the supervisor starts us with it held back
+
+        def is_unwritten(file: str) -> bool:
+            return log.is_failing if file == LOG else file in unwritten
+
+        vitals = Vitals(fleet, view, options.run_dir, options.processes, lambda: log.dropped, is_unwritten)
         tasks = [
             asyncio.create_task(_watch_lag(fleet, options.run_dir / CONTROL_CELLS)),
             asyncio.create_task(_watch_losses(log)),
@@ -206,7 +215,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(leasing.run(fleet, view)),
             asyncio.create_task(_watch_certificates([tls for tls in shown if tls is not None])),
             asyncio.create_task(feed.run()),
-            asyncio.create_task(Vitals(fleet, view, options.run_dir, options.processes, lambda: log.dropped).run()),
+            asyncio.create_task(vitals.run()),
         ]
         stack.push_async_callback(_cancel, tasks)
         schemes = ["http" if tls is None else "https" for tls in shown]

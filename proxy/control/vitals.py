@@ -33,6 +33,7 @@ _RESTARTS = {
 }
 _SERIES = slot("ridgeline_exported_series")
 _LOG_LINES = slot("ridgeline_log_lines_dropped_total")
+_UNWRITTEN = {file: slot("ridgeline_unwritten_files", file=file) for file in LABELS["file"]}
 _SHORT_RATIO, _ENOUGH_RATIO = 0.95, 0.8  # of its descriptors that a process has open: it is told, and may be told again
 
 
@@ -51,9 +52,21 @@ def why_left_out(worker: Worker, up: float, condition: Condition) -> str | None:
 
 
 class Vitals:
-    """One per control process. ``log_dropped`` gives the lines that the request log has lost so far."""
+    """One per control process. ``log_dropped`` gives the lines that the request log has lost so far.
 
-    def __init__(self, fleet: Fleet, view: GatewayView, run_dir: Path, processes: int, log_dropped: Callable[[], int]) -> None:
+    ``is_unwritten`` tells of each file of control's whether it could not be written at the last try.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        view: GatewayView,
+        run_dir: Path,
+        processes: int,
+        log_dropped: Callable[[], int],
+        is_unwritten: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._is_unwritten = is_unwritten
         self._fleet = fleet
         self._view = view
         self._list = run_dir / PROCESSES
@@ -93,6 +106,8 @@ class Vitals:
         dropped = self._log_dropped()
         cells[_LOG_LINES] += dropped - self._log_told
         self._log_told = dropped
+        for file, cell in _UNWRITTEN.items():
+            cells[cell] = float(self._is_unwritten(file))
         self._look_at_processes(cells)
 
     def _look_at_processes(self, cells: memoryview[float]) -> None:

@@ -119,6 +119,7 @@ class Finder:
     async def run(self, fleet: Fleet, view: GatewayView) -> None:
         """Put in force what is found until cancelled."""
         self.count(fleet)
+        is_failing = False
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PERIOD_SECONDS):
@@ -127,8 +128,11 @@ class Finder:
             try:
                 needs_rest = self.put_in_force(fleet, view)
             except OSError as error:
-                _log.warning("what was found could not be put in force: %s", error.strerror)
-                needs_rest = True
+                if not is_failing:  # told once, and tried until it goes well
+                    _log.warning("what was found could not be put in force: %s", error.strerror)
+                needs_rest = is_failing = True
+            else:
+                is_failing = False
             if needs_rest:
                 await asyncio.sleep(PERIOD_SECONDS)
 

@@ -92,6 +92,11 @@ class JsonLog:
         """Lines lost so far, for whatever reason."""
         return self._dropped
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last write lost lines."""
+        return self._is_failing
+
     def write(self, record: RequestRecord) -> None:
         """Take a record, or drop it when too much waits already. Does not block."""
         self.write_all([record])

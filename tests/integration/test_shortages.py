@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import signal
+from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.integration.answers import chat_answer, usage_of
 from tests.integration.load import eventually
@@ -20,6 +23,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.flaky(reruns=2)]
 
 ANSWER = [Send(chat_answer("x", usage=usage_of(5, 3)))]
 BODY = chat_body(stream=False)
+SMALL_BYTES = 1500
 
 
 def cpu_seconds(pid: int) -> float:
@@ -103,3 +107,41 @@ async def test_requests_go_on_while_the_log_has_no_room() -> None:
         assert json.loads(first)["outcome"] == json.loads(last)["outcome"] == "ok"
         assert len(torn) == 100  # what there was room for, and no other line in the same
         assert scene.gateway.stderr.count("lines are being lost") == 1
+
+
+async def test_requests_go_on_while_control_can_write_nothing() -> None:
+    """But some lines: neither its log nor what it publishes. Each is told once, shown, counted; what was in force stays so."""
+    async with running_scene() as scene:
+        gateway = scene.gateway
+        await scene.ask(ANSWER, body=BODY)
+        control = gateway.processes.control
+        assert control is not None
+        assert gateway.log_path.stat().st_size > SMALL_BYTES > 2 * len(gateway.stderr)  # standard error is a file here, too
+        resource.prlimit(control, resource.RLIMIT_FSIZE, (SMALL_BYTES, resource.RLIM_INFINITY))
+        gateway.config["models"].append({"name": "more", "workers": ["http://127.0.0.1:1"]})
+        gateway.config_path.write_text(yaml.safe_dump(gateway.config))
+        gateway.supervisor.send_signal(signal.SIGHUP)
+        during = [await status_of(scene) for _ in range(5)]
+        metrics = await gateway.metrics_when(
+            lambda metrics: (
+                metrics.total("ridgeline_log_lines_dropped_total") == len(during)
+                and metrics.total("ridgeline_reloads_total", result="failed") == 1
+                and metrics.value("ridgeline_unwritten_files", file="log") == 1
+            )
+        )
+        await asyncio.sleep(2.5)
+        told = gateway.stderr
+        resource.prlimit(control, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        gateway.supervisor.send_signal(signal.SIGHUP)
+        await gateway.metrics_when(lambda metrics: metrics.value("ridgeline_configuration_refused") == 0)
+        after = await scene.ask(ANSWER, body=BODY)
+
+        assert during == [200] * len(during)
+        assert metrics.value("ridgeline_configuration_refused") == 1
+        assert told.count("the old one stays in force: File too large") == 1
+        assert told.count("lines are being lost") == 1
+        assert max(Counter(line.partition(" ")[2] for line in told.splitlines()).values()) == 1
+        assert metrics.value("ridgeline_unwritten_files", file="log") == 1
+        assert after.answer.status == 200
+        assert gateway.processes.control == control
+        await gateway.metrics_when(lambda metrics: metrics.value("ridgeline_unwritten_files", file="log") == 0)

@@ -133,6 +133,20 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: p
     assert "could not be kept" in caplog.text
 
 
+def test_what_could_not_be_kept_is_kept_when_it_can_be(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """It is tried again at each look and told once."""
+    path = tmp_path / "missing" / "references.json"
+    calibrations = Calibrations(path)
+    serve(calibrations, "w-0", 1.0)
+    for _ in range(3):
+        calibrations.look()
+    path.parent.mkdir()
+    calibrations.look()
+
+    assert len(json.loads(path.read_text())) == 1
+    assert caplog.text.count("could not be kept") == 1
+
+
 def test_workers_that_are_gone_are_forgotten():
     """Their reference is not."""
     calibrations = Calibrations()
