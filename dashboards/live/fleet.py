@@ -46,6 +46,7 @@ _LOOP_LAG, _CONTROL_LAG = slot("ridgeline_loop_lag_seconds"), slot("ridgeline_co
 _DROPPED = slot("ridgeline_records_dropped_total")
 _CONFIG_REFUSED = slot("ridgeline_configuration_refused")
 _SERVING_RESTARTS = slot("ridgeline_process_restarts_total", role="serving")
+_CONTROL_RESTARTS = slot("ridgeline_process_restarts_total", role="control")
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -140,6 +141,9 @@ class GatewayFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     log_lines_dropped: int
     unrouted: dict[str, int]  # requests that reached no pool, by outcome, since the start
     serving_restarts: int = 0  # serving processes that ended by themselves, since the start
+    control_restarted_seconds: float | None = (
+        None  # since control was started again after it ended by itself; None: it never did
+    )
     is_config_refused: bool = False  # the configuration that was read last is bad, an older one is in force
     is_stopping: bool = False  # it ends with its last request
 
@@ -181,6 +185,7 @@ class Around:
     processes: int
     log_lines_dropped: int
     now_unix_seconds: float
+    control_seconds: float = 0.0  # since this control process was started
     is_stopping: bool = False
     engine_version_of: Callable[[str], str | None] = lambda _worker: None
     gpus: Mapping[str, GpusLately] = field(default_factory=dict)  # by worker
@@ -369,6 +374,7 @@ def _gateway(cells: _Cells, around: Around, routes: Mapping[tuple[str, str], int
         log_lines_dropped=around.log_lines_dropped,
         unrouted=unrouted,
         serving_restarts=cells.counted(_SERVING_RESTARTS),
+        control_restarted_seconds=around.control_seconds if cells.counted(_CONTROL_RESTARTS) else None,
         is_config_refused=cells.said(_CONFIG_REFUSED) == 1.0,
         is_stopping=around.is_stopping,
     )

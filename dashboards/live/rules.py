@@ -21,6 +21,7 @@ _LEAST_DEVIATING = 3
 _LEAST_BEATEN = 5  # fewer may be a token that came late and the next one at once
 _LOOP_LAG_SECONDS = 0.1
 _CONTROL_LAG_SECONDS = 1.0
+_CONTROL_NEW_SECONDS = 600.0  # for so long it is told that control was started again
 _KV_FULL_RATIO = 0.95
 _UNKNOWN_RATIO = 0.5
 _IN_VAIN_RATIO = 0.25  # of a worker's attempts: beside passing back-pressure, something is wrong with it
@@ -86,6 +87,13 @@ def _processes(gateway: GatewayFacts, growth: Growth, now: float) -> Iterator[Fi
             what = f"Serving processes ended by themselves {ended} times and were started again: what they had was cut off"
         advice = "Look at the gateway's standard error, and whether the system ended them for want of memory."
         yield finding_of(Severity.WARNING, "process_restarts", what, advice)
+    restarted = gateway.control_restarted_seconds
+    if restarted is not None and restarted < _CONTROL_NEW_SECONDS:
+        text = "The control process ended by itself and was started again: what is shown here began then"
+        advice = (
+            "Requests were served meanwhile. Whoever sends it a signal by hand means the supervisor; else see standard error."
+        )
+        yield finding_of(Severity.NOTICE, "control_restarts", text, advice, since=now - restarted)
 
 
 def pool_findings(pool: PoolView, growth: Growth, now: float) -> Iterator[Finding]:

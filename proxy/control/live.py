@@ -84,6 +84,7 @@ class LiveFeed:
         clock: SteadyClock | None = None,
     ) -> None:
         self._clock = clock or SteadyClock()
+        self._began_at = monotonic()
         self.window = Window()
         self._watch = watch
         self._hour = Hour()
@@ -225,6 +226,7 @@ class LiveFeed:
             processes=self._view.processes,
             log_lines_dropped=self._view.log_lines_dropped,
             now_unix_seconds=self._clock.now(),
+            control_seconds=monotonic() - self._began_at,
             is_stopping=self._view.is_stopping,
             engine_version_of=self._judge.standards.version_of,
             gpus=self._judge.gpus,

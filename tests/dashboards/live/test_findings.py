@@ -148,6 +148,7 @@ def test_a_fault_is_named(kind: str, text: str, pool: PoolView) -> None:
         ({"loop_lag_seconds": 0.4}, "loop_lag"),
         ({"control_lag_seconds": 4.0}, "control_lag"),
         ({"is_config_refused": True}, "configuration"),
+        ({"control_restarted_seconds": 5.0}, "control_restarts"),
         ({"is_stopping": True}, "stopping"),
         ({"is_stopping": True, "serving": 0}, "stopping"),
     ],
@@ -155,6 +156,14 @@ def test_a_fault_is_named(kind: str, text: str, pool: PoolView) -> None:
 def test_the_gateway_itself_is_looked_at(gateway: dict[str, Any], kind: str) -> None:
     """Its own delay is never mistaken for a worker's."""
     assert [finding.kind for finding in found_in(a_view(a_pool(a_worker()), **gateway))] == [kind]
+
+
+def test_that_control_was_started_again_is_told_for_a_while() -> None:
+    """Since when, as it knows nothing of the time before; ten minutes later it is no news."""
+    (told,) = found_in(a_view(a_pool(a_worker()), now=1000.0, control_restarted_seconds=5.0))
+
+    assert (told.severity, told.since_unix_seconds) == ("notice", 995.0)
+    assert found_in(a_view(a_pool(a_worker()), control_restarted_seconds=601.0)) == []
 
 
 @pytest.mark.parametrize(

@@ -91,10 +91,13 @@ def test_the_gateway_says_what_became_of_its_configuration_and_processes() -> No
     refused = slot("ridgeline_configuration_refused")
     restarts = {role: slot("ridgeline_process_restarts_total", role=role) for role in ("serving", "control")}
 
-    said = view_of(control={refused: 1.0, restarts["serving"]: 2.0, restarts["control"]: 7.0}, is_stopping=True).gateway
+    said = view_of(
+        control={refused: 1.0, restarts["serving"]: 2.0, restarts["control"]: 7.0}, is_stopping=True, control_seconds=12.0
+    ).gateway
     unsaid = view_of(control={refused: nan}).gateway
 
     assert (said.is_config_refused, said.serving_restarts, said.is_stopping) == (True, 2, True)
+    assert (said.control_restarted_seconds, unsaid.control_restarted_seconds) == (12.0, None)
     assert (unsaid.is_config_refused, unsaid.serving_restarts, unsaid.is_stopping) == (False, 0, False)
 
 
