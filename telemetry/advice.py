@@ -21,6 +21,7 @@ from telemetry.record import RequestRecord
 
 REMEMBERED = 512
 LEAST_REQUESTS = 50  # before anything is said
+_LEAST_COLD = 12  # prompts that a chunk is measured by
 _OFTEN_RATIO = 0.05  # of the requests: more is no accident
 _MOST_MISROUTED_RATIO = 0.005
 
@@ -85,9 +86,13 @@ class Lately:
         if direction is Direction.NEITHER:
             yield Advice(Setting.CHUNK, None, f"{why}: no chunk mends both, less load or more workers do")
             return
-        prompts = [one.prompt_tokens or 1 for one in streams]
+        cold = [one.prompt_tokens or 1 for one in streams if one.is_cold]
+        if len(cold) < _LEAST_COLD:
+            lacking = f"only {len(cold)} prompts were mostly computed and not found cached, too few to say how large"
+            yield Advice(Setting.CHUNK, None, f"{why}: make it {direction.value}; {lacking}")
+            return
         workload = Workload(
-            prompt_tokens=round(sum(prompts) / len(prompts)),
+            prompt_tokens=round(sum(cold) / len(cold)),
             completion_tokens=max(1, round(sum(one.completion_tokens or 1 for one in streams) / len(streams))),
         )
         batch = 1.0 + sum(one.beside_decode_requests or 0.0 for one in streams) / len(streams)

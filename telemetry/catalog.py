@@ -252,7 +252,7 @@ CATALOG: tuple[Family, ...] = (
     gauge(
         "worker_attained_ratio",
         Scope.WORKER,
-        "Expected over measured, median of the worker's recent requests.",
+        "Expected over measured, median of the worker's recent requests; of TTFT, of cold ones (hit below 0.5).",
         "figure",
         writer=Writer.CONTROL,
         start=nan,

@@ -16,6 +16,10 @@ from routing.sketch import Beginning
 # Enum's own hash is a Python function, and members are looked up in dicts several times a request; as strings they hash in C.
 
 
+COLD_HIT_RATIO = 0.5
+"""Of a prompt's tokens: where less was cached, TTFT tells how fast the GPU computes, and else how little it had to."""
+
+
 class Outcome(StrEnum):
     """How a request ended. Every request has exactly one; the order is the order of the cells that count them."""
 
@@ -272,6 +276,19 @@ class RequestRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     e2e_expected_seconds: float | None = None  # of a healthy worker
     deviations: tuple[str, ...] = ()  # figures that are far from what was expected: ttft, tpot, e2e
     causes: tuple[Cause, ...] = ()  # of the first of them, most seconds first, what is unexplained among them
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """The share of the prompt's tokens that came from a prefix cache; ``None`` where that is not known."""
+        if self.cached_tokens is None or not self.prompt_tokens or self.prompt_is_estimate:
+            return None
+        return self.cached_tokens / self.prompt_tokens
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether it is known that most of the prompt had to be computed: what such requests take tells of capacity."""
+        hit = self.hit_ratio
+        return hit is not None and hit < COLD_HIT_RATIO
 
     @property
     def failed_attempts_seconds(self) -> float | None:

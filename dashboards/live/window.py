@@ -33,7 +33,8 @@ _BUCKETS = len(BOUNDS) + 1
 _NOT_FAILED = frozenset({Outcome.OK, Outcome.CLIENT_GONE, Outcome.CLIENT_ERROR, Outcome.REJECTED, Outcome.SHUTDOWN})
 _TTFT, _TTFT_EXPECTED, _TTFT_FLOOR, _TTFT_ATTAINED = range(4)
 _TPOT, _TPOT_EXPECTED, _TPOT_FLOOR, _TPOT_ATTAINED = range(4, 8)
-_KINDS = 8
+_TTFT_COLD, _TTFT_WARM = 8, 9
+_KINDS = 10
 
 
 class Spread(msgspec.Struct, frozen=True, gc=False):
@@ -55,9 +56,11 @@ class Figure(msgspec.Struct, frozen=True, gc=False):
     p99_seconds: float
     expected_p50_seconds: float | None
     floor_p50_seconds: float | None
-    attained_p50_ratio: float | None  # expected over measured, request by request, whatever was in their way
+    attained_p50_ratio: float | None  # expected over measured, request by request, whatever was in their way; TTFT: cold ones
     measured: Spread
     expected: Spread | None
+    cold_p50_seconds: float | None = None  # of TTFT, where less than half of the prompt was cached; None: no such request
+    warm_p50_seconds: float | None = None  # where half of it or more was
 
 
 class Sums(msgspec.Struct, gc=False):
@@ -142,12 +145,16 @@ class Glimpse:
     @property
     def ttft(self) -> Figure | None:
         """``None`` without any."""
-        return _figure(*self._counts[:4])
+        found = _figure(*self._counts[:4])
+        if found is None:
+            return None
+        cold, warm = self._counts[_TTFT_COLD], self._counts[_TTFT_WARM]
+        return msgspec.structs.replace(found, cold_p50_seconds=_median(cold), warm_p50_seconds=_median(warm))
 
     @property
     def tpot(self) -> Figure | None:
         """``None`` without any."""
-        return _figure(*self._counts[4:])
+        return _figure(*self._counts[4:8])
 
 
 class Window:
@@ -236,11 +243,16 @@ def _count(half: _Half, record: RequestRecord) -> None:
     sums, counts = half.sums, half.counts
     sums.requests += 1
     if (seconds := record.upstream_ttft_seconds) is not None:
-        counts[_TTFT][bisect_left(BOUNDS, seconds)] += 1
+        bucket, is_cold = bisect_left(BOUNDS, seconds), record.is_cold
+        counts[_TTFT][bucket] += 1
+        if is_cold:
+            counts[_TTFT_COLD][bucket] += 1
+        elif record.hit_ratio is not None:
+            counts[_TTFT_WARM][bucket] += 1
         if (limit := record.ttft_expected_seconds) is not None:
             counts[_TTFT_EXPECTED][bisect_left(BOUNDS, limit)] += 1
             counts[_TTFT_FLOOR][bisect_left(BOUNDS, record.ttft_floor_seconds or 0.0)] += 1
-            if record.cached_tokens is not None and seconds > 0.0:
+            if is_cold and seconds > 0.0:
                 counts[_TTFT_ATTAINED][bisect_left(SHARE_BOUNDS, limit / seconds)] += 1
     if (seconds := record.tpot_seconds) is not None:
         counts[_TPOT][bisect_left(BOUNDS, seconds)] += 1
@@ -265,6 +277,11 @@ def _count(half: _Half, record: RequestRecord) -> None:
         if record.causes:
             name = record.causes[0].name
             half.causes[name] = half.causes.get(name, 0) + 1
+
+
+def _median(counts: list[int]) -> float | None:
+    total = sum(counts)
+    return quantile(counts, total, 0.5) if total else None
 
 
 def _figure(measured: list[int], expected: list[int], floor: list[int], attained: list[int]) -> Figure | None:

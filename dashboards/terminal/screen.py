@@ -73,8 +73,8 @@ _COLUMNS = (
     *("attained", "in flight", "running", "waiting", "KV", "mostly"),
 )
 _LEFT_ALIGNED = frozenset({"pool / worker", "state", "mostly"})
-# Places of the columns that a narrow terminal has no room for, the least missed one first.
-_LEAST_MISSED = (10, 6, 9, 12, 5, 13, 2, 7, 15, 14, 16, 11)
+# Places of the columns that a narrow terminal has no room for, the least missed first; no TTFT without its hit share.
+_LEAST_MISSED = ((10,), (6,), (9,), (12,), (5,), (13,), (2,), (15,), (14,), (16,), (11,), (4, 7))
 
 
 class _Fitting:
@@ -86,9 +86,8 @@ class _Fitting:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         wide = options.update(width=_ANY_WIDTH, max_width=_ANY_WIDTH)
         left_out: set[int] = set()
-        for place in (None, *_LEAST_MISSED):
-            if place is not None:
-                left_out.add(place)
+        for places in ((), *_LEAST_MISSED):
+            left_out.update(places)
             table = self._table(left_out)
             if Measurement.get(console, wide, table).maximum <= options.max_width:
                 break

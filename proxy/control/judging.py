@@ -11,7 +11,7 @@ import msgspec
 
 from proxy.config.deployments import PoolName
 from proxy.control.calibrating import Calibrations
-from proxy.control.lately import Lately
+from proxy.control.lately import SHOWN, Lately
 from proxy.control.standards import Standard, Standards
 from proxy.control.steady_clock import SteadyClock
 from roofline.deployment import Deployment
@@ -249,7 +249,7 @@ class Judge:
                 if (cell := _DEVIATION_SECONDS.get(cause.name)) is not None:
                     cells[place.pool_base + cell] += cause.seconds
         for figure, cell in _ATTAINED.items():
-            cells[place.worker_base + cell] = lately.medians[figure]
+            cells[place.worker_base + cell] = lately.medians[SHOWN[figure]]
 
 
 def _with_limits(record: RequestRecord, judgement: Judgement, diagnoses: tuple[Diagnosis, ...]) -> RequestRecord:

@@ -13,7 +13,9 @@ from proxy.control.standards import Standard
 from telemetry.judgement import Judgement
 from telemetry.record import RequestRecord
 
-FIGURES = ("ttft", "tpot")
+FIGURES = ("ttft", "tpot")  # by which a worker is called slow
+SHOWN = {"ttft": "cold", "tpot": "tpot"}
+"""What is shown of a figure as the worker's capacity: of TTFT, what was attained of cold prompts."""
 _RECENT = 32  # requests of a worker that its medians are taken over
 _LEAST_RECENT = 12  # below, a median says nothing
 _PROBES = 256  # changes of a worker's gauges that are remembered: some twenty minutes of them
@@ -65,8 +67,8 @@ class Lately:
     )
 
     def __init__(self) -> None:
-        self.attained: dict[str, deque[float]] = {figure: deque(maxlen=_RECENT) for figure in FIGURES}
-        self.medians: dict[str, float] = dict.fromkeys(FIGURES, nan)
+        self.attained: dict[str, deque[float]] = {figure: deque(maxlen=_RECENT) for figure in (*FIGURES, "cold")}
+        self.medians: dict[str, float] = dict.fromkeys(self.attained, nan)
         self.running: deque[float] = deque(maxlen=4 * _RECENT)
         self.contexts: deque[float] = deque(maxlen=4 * _RECENT)
         self.probed = Probed()
@@ -77,10 +79,15 @@ class Lately:
         self.usual_context: float | None = None
 
     def take(self, record: RequestRecord, judgement: Judgement) -> bool:
-        """Remember one request; what it attained only where others' prompts were not in its way. Whether medians are new."""
+        """Remember one request. Whether medians are new.
+
+        What it attained counts only where others' prompts were not in its way; that of cold prompts' TTFT is kept apart, too.
+        """
         self.taken += 1
         if (held := judgement.ttft) is not None and has_clean_ttft(record) and not held.is_interval:
             self.attained["ttft"].append(held.attained_ratio)
+            if record.is_cold:
+                self.attained["cold"].append(held.attained_ratio)
         if (held := judgement.tpot) is not None and has_clean_tpot(record):
             self.attained["tpot"].append(held.attained_ratio)
         self.running.append(record.beside_decode_requests or 0.0)
@@ -105,7 +112,7 @@ class Lately:
 
     def slower_ratio(self) -> float | None:
         """Measured over expected, of the figure that lost more; ``None`` if nothing is lost, or nothing known."""
-        known = [attained for attained in self.medians.values() if attained > 0.0]
+        known = [attained for figure in FIGURES if (attained := self.medians[figure]) > 0.0]
         return 1.0 / min(known) if known and min(known) < 1.0 else None
 
     def renew(self) -> None:
@@ -130,7 +137,8 @@ class Lately:
         Peers are those that are measured by the same standard: another version of the engine has a pace of its own.
         """
         alike = [peer for peer in peers if peer.standard is self.standard]
-        for figure, own in self.medians.items():
+        for figure in FIGURES:
+            own = self.medians[figure]
             others = [ratio for peer in alike if not isnan(ratio := peer.medians[figure])]
             if others and own > 0.0 and (ratio := median(others) / own) > 1.0:
                 return ratio

@@ -15,6 +15,7 @@ from simulator.replay.search import Answer
 HEADS = (
     "layout",
     "within targets",
+    "hit share",
     "short: TPOT P50",
     "P99",
     "P99/P50",
@@ -74,6 +75,7 @@ def cells_of(result: Result) -> list[str]:
     return [
         result.layout.name,
         f"{result.met_ratio:.1%}",
+        "-" if result.cached_ratio is None else f"{result.cached_ratio:.0%}",
         *(_time(short.tpot.p50), _time(short.tpot.p99), "-" if ratio is None else f"{ratio:.2f}"),
         *(_time(short.ttft.p50), _time(short.ttft.p99)),
         *(_time(long.tpot.p50), _time(long.tpot.p99), _time(long.ttft.p50), _time(long.ttft.p99)),

@@ -86,3 +86,18 @@ def test_without_a_gpu_engines_are_left_alone():
     for _ in range(100):
         lately.take(a_stream(stall_ratio=9.0, arrived_tokens=9000, beside_decode_requests=900.0))
     assert lately.advise(None) == ()
+
+
+def test_how_large_a_chunk_should_be_is_told_by_prompts_that_were_computed():
+    """Short ones found in the cache beside long ones that were not do not make it larger; without any no size is told."""
+    lately, beside = Lately(), {"stall_ratio": 6.0, "arrived_tokens": 5000, "beside_decode_requests": 12.0}
+    for number in range(120):
+        prompt = 30_000 if number % 4 == 0 else 600
+        lately.take(a_stream(prompt, cached=0 if prompt == 30_000 else 590, **beside))
+    (mixed,) = lately.advise(YARDSTICK)
+    (long,) = advised(prompt=30_000, **beside)
+    (warm,) = advised(cached=1900, **beside)
+
+    assert mixed.value == long.value
+    assert warm.value is None
+    assert "make it smaller; only 0 prompts were mostly computed" in warm.why

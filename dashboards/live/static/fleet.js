@@ -29,6 +29,12 @@ function medianOf(figure) {
   return figure ? seconds(figure.p50_seconds) : UNKNOWN;
 }
 
+// The first token by how much of the prompt was cached: what a GPU has to compute, and what a cache spares it.
+function byHit(figure) {
+  if (!figure?.cold_p50_seconds || !figure.warm_p50_seconds) return [];
+  return [`TTFT cold ${seconds(figure.cold_p50_seconds)}`, `warm ${seconds(figure.warm_p50_seconds)}`];
+}
+
 function limits(figure) {
   return figure?.expected_p50_seconds ? [`expected ${seconds(figure.expected_p50_seconds)}`, `floor ${seconds(figure.floor_p50_seconds)}`] : [];
 }
@@ -88,7 +94,7 @@ function fillRow(row, pool, worker, scales, now) {
       gpuLine(worker)),
     figureCell("TTFT", worker.ttft, scales.ttft, `hit ${percent(worker.hit_ratio)}`),
     figureCell("TPOT", worker.tpot, scales.tpot, null),
-    h("td", { data: { label: "Attained" }, class: "num" }, h("b", { class: level(least), title: "Median of expected over measured" }, percent(least)),
+    h("td", { data: { label: "Attained" }, class: "num" }, h("b", { class: level(least), title: "Median of expected over measured; of TTFT, where less than half of the prompt was cached" }, percent(least)),
       h("small", null, `TTFT ${percent(ttft)}`), h("small", null, `TPOT ${percent(tpot)}`)),
     h("td", { data: { label: "Run, wait" }, class: "num" }, h("b", null, whole(worker.running_requests)), h("small", { class: worker.waiting_requests ? "warning" : "" }, `${whole(worker.waiting_requests)} waiting`), h("small", null, `${whole(worker.in_flight_requests)} of ours`)),
     h("td", { data: { label: "KV cache" }, class: "kv" }, bar(kv, kv >= FULL ? "critical" : kv > ROOMY ? "warning" : "good", `KV cache ${percent(kv)} in use`), h("small", null, percent(kv))),
@@ -125,7 +131,7 @@ function fillCard(card, pool, now) {
   const least = attained.length ? Math.min(...attained) : null;
   card.facts.replaceChildren(
     fact("TTFT median", medianOf(pool.ttft), limits(pool.ttft)),
-    fact("Hit share", percent(pool.hit_ratio), ["of prompt tokens", ...(lately.hit_unknown ? [`${lately.hit_unknown} not known`] : [])]),
+    fact("Hit share", percent(pool.hit_ratio), ["of prompt tokens", ...byHit(pool.ttft), ...(lately.hit_unknown ? [`${lately.hit_unknown} not known`] : [])]),
     fact("TPOT median", medianOf(pool.tpot), limits(pool.tpot)),
     fact("Attained, worst", percent(least), ["expected over", "measured"], level(least)),
     fact("Requests", whole(lately.requests), [`${lately.failed} failed`, `${lately.deviating} far off`], lately.failed ? "critical" : ""),

@@ -132,6 +132,24 @@ def test_those_that_failed_or_deviated_are_kept_for_longer() -> None:
     assert (window.find("cut"), len(list(window.odd(until=window.taken)))) == (None, KEPT_ODD)
 
 
+def test_cold_and_warm_prompts_are_told_apart() -> None:
+    """By half of the prompt; who does not say what was cached is neither, and what was attained is of cold ones alone."""
+    limits = {"ttft_expected_seconds": 0.2, "ttft_floor_seconds": 0.1}
+    cold = [a_record(upstream_ttft_seconds=0.4, prompt_tokens=1000, cached_tokens=cached, **limits) for cached in (0, 499)]
+    warm = [a_record(upstream_ttft_seconds=0.02, prompt_tokens=1000, cached_tokens=cached, **limits) for cached in (500, 999)]
+    unknown = a_record(upstream_ttft_seconds=9.0, cached_tokens=None, **limits)
+
+    figure = a_window(*cold, *warm, unknown).glimpse("w-0").ttft
+    without = a_window(*warm, unknown).glimpse("w-0").ttft
+
+    assert figure is not None
+    assert without is not None
+    assert figure.requests == 5
+    assert (figure.cold_p50_seconds, figure.warm_p50_seconds) == pytest.approx((0.4, 0.02), rel=0.13)
+    assert figure.attained_p50_ratio == pytest.approx(0.5, rel=0.05)
+    assert (without.cold_p50_seconds, without.attained_p50_ratio) == (None, None)
+
+
 def test_a_cause_that_is_known_better_takes_the_place_of_what_was_said() -> None:
     """In the newest records, in those kept longer, and in the count of causes; others with the same id stay."""
     riddle = a_record("r-1", ended_unix_seconds=5.0, deviations=("ttft",), causes=(Cause("unexplained", 2.0),))

@@ -167,6 +167,15 @@ def test_what_gpus_did_meanwhile_is_a_cause(court):
     assert before.causes[0].name == "unexplained"
 
 
+@pytest.mark.parametrize(("cached", "is_known"), [(0, True), (999, True), (1000, False), (1900, False)])
+def test_what_a_worker_attains_of_ttft_is_of_prompts_that_it_computed(court, cached, is_known):
+    """Less than half of them cached; a warm one tells how little there was to compute. TPOT does not depend on it."""
+    court.judge.take([a_stream(2000, cached=cached, worker="w-0")] * 40)
+
+    assert isnan(court.worker(0, "ridgeline_worker_attained_ratio", figure="ttft")) is not is_known
+    assert court.worker(0, "ridgeline_worker_attained_ratio", figure="tpot") == pytest.approx(1.0)
+
+
 def test_few_requests_have_no_median(court):
     """Before sixteen nothing is said about a worker."""
     court.judge.take([a_stream()] * 8)
