@@ -2,7 +2,7 @@
 
 ``make compiled`` does it. The sources are compiled as they are, without a line written for it, and lie beside what was made of
 them; started from within the folder, Python takes the latter. docs/cost.md says what that is worth and
-docs/decisions/0019-a-compiled-copy.md why it is no more than a copy. A C compiler and Python's headers have to be there.
+docs/decisions/0018-a-compiled-copy.md why it is no more than a copy. A C compiler and Python's headers have to be there.
 """
 
 # ruff: noqa: S603 -- the compiler

@@ -1,6 +1,6 @@
 """An exchange that asks a second worker while the first has sent nothing of an answer's body: who begins first answers.
 
-Made in place of `Exchange` where a pool hedges; nothing else knows of it. Decision: docs/decisions/0018-hedging.md.
+Made in place of `Exchange` where a pool hedges; nothing else knows of it. Decision: docs/decisions/0017-hedging.md.
 """
 
 from __future__ import annotations
