@@ -242,10 +242,11 @@ async def test_an_error_event_is_better_than_none(scene: Scene, ends: bool, last
     await scene.quiet()
 
 
-async def test_all_are_busy(scene: Scene) -> None:
-    """When every worker that may be asked is busy, the client gets the last one's refusal, with its Retry-After."""
+async def test_all_are_busy() -> None:
+    """When all are busy for longer than a request may wait, the client gets the last refusal, with its Retry-After."""
     busy = [[Send(plain(429, an_error(429), [("retry-after", str(number))]))] for number in (5, 6)]
-    seen = await ask(scene, *busy)
+    async with running_scene({"pair": {"admission": {"queue_seconds": 3}}}, workers={"pair": 2}) as scene:
+        seen = await ask(scene, *busy)
 
     assert (seen.answer.status, seen.record["outcome"], seen.record["attempts"]) == (429, "worker_busy", 2)
     assert seen.answer.head is not None

@@ -96,9 +96,9 @@ class Load:
         )
 
     async def one_after_the_other(self, count: int) -> None:
-        """Streams that nobody else's prompt is in the way of: what a worker attains is taken from such."""
+        """Cold streams that nobody else's prompt is in the way of: what a worker attains is taken from such."""
         for number in range(count):
-            system = {"role": "system", "content": f"You know the maps of region {number % 4}. " * 120}
+            system = {"role": "system", "content": f"Region {number}: you know all of its maps. " * 120}
             await self.ask(messages=[system, {"role": "user", "content": f"Map {number}?"}], stream=True, max_tokens=4)
 
 

@@ -38,7 +38,7 @@ def error(text: str) -> dict[str, Any]:
 
 SCRIPTS: dict[str, Script] = {
     "stream": stream_of(chat_events([ANSWER, ANSWER], usage=usage_of(5, 2))),
-    "plain": [Send(chat_answer(ANSWER, usage=usage_of(5, 3), model=WORD))],
+    "plain": [Send(chat_answer(ANSWER, usage=usage_of(5, 3)))],
     "refusal": [Send(plain(400, error(WORD), [("x-worker", WORD), ("set-cookie", WORD)]))],
     "refuses the gateway's key": [Send(plain(401, error(f"bad key {WORKER_KEY}")))],
     "breaks": [Send(plain(500, error(WORD)))],
