@@ -41,7 +41,7 @@ class Compared:
 
     flag_set: FlagSet
     streams: int = 0
-    different: list[dict[str, Any]] = field(default_factory=list)  # requests whose streams were not those of a direct call
+    different: list[str] = field(default_factory=list)  # what was not as in a direct call, for each such stream
     requests: int = 0
     tokens: dict[str, tuple[float, float]] = field(default_factory=dict)
     unknown_hits: float = 0  # requests whose cached tokens the worker did not tell
@@ -50,8 +50,8 @@ class Compared:
 
     def faults(self) -> Iterator[str]:
         """What is not as it has to be."""
-        for body in self.different:
-            yield f"another stream than that of a direct call: {body}"
+        for words in self.different:
+            yield f"another stream than that of a direct call: {words}"
         for kind, (theirs, ours) in self.tokens.items():
             if ours != theirs and (kind != "cached" or self.flag_set.tells_cached):
                 yield f"{kind} tokens: the worker counts {theirs:.0f}, the gateway {ours:.0f}"
@@ -104,15 +104,18 @@ def _without_times(event: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _compare_streams(gateway: Gateway, worker: RealWorker, found: Compared) -> None:
-    """The same streams with and without the gateway."""
+    """The same streams with and without the gateway, of prompts that were asked before: both find the cache alike."""
     for body in streamed(found.flag_set):
+        found.streams += 1
         request_id = new_id()
+        await ask(worker.url, path_of(body), body, request_id, found.flag_set)
         direct = await ask(worker.url, path_of(body), body, request_id, found.flag_set)
         ours = await ask(gateway.base_url, path_of(body), body, request_id, found.flag_set)
         assert (direct.status, ours.status) == (200, 200), (direct.body[:500], ours.body[:500])
-        found.streams += 1
-        if essence(direct.body) != essence(ours.body):
-            found.different.append(body)
+        expected, got = essence(direct.body), essence(ours.body)
+        if got != expected:
+            parts = [f"{name}: {expected[name]} and {got[name]}" for name in expected if got[name] != expected[name]]
+            found.different.append(f"{body}: {'; '.join(parts)}")
 
 
 async def _compare_tokens(gateway: Gateway, worker: RealWorker, found: Compared) -> None:

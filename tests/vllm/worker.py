@@ -113,7 +113,8 @@ class Workers:
     def running(self) -> RealWorker:
         """The worker, started when none runs, which takes 20 to 60 s."""
         if not self._started or not self._started[-1].is_running:
-            self._started.append(RealWorker(self._folder / f"vllm-{len(self._started)}.log"))
+            log_path = self._folder / f"vllm-{len(self._started)}.log"
+            self._started.append(RealWorker(log_path, environ={"VLLM_ENABLE_RESPONSES_API_STORE": "1"}))
         return self._started[-1]
 
     def __enter__(self) -> Workers:
