@@ -95,7 +95,7 @@ function fillRow(row, pool, worker, scales, now) {
     figureCell("TTFT", worker.ttft, scales.ttft, `hit ${percent(worker.hit_ratio)}`),
     figureCell("TPOT", worker.tpot, scales.tpot, null),
     h("td", { data: { label: "Attained" }, class: "num" }, h("b", { class: level(least), title: "Median of expected over measured; of TTFT, where less than half of the prompt was cached" }, percent(least)),
-      h("small", null, `TTFT ${percent(ttft)}`), h("small", null, `TPOT ${percent(tpot)}`)),
+      h("small", null, `cold TTFT ${percent(ttft)}`), h("small", null, `TPOT ${percent(tpot)}`)),
     h("td", { data: { label: "Run, wait" }, class: "num" }, h("b", null, whole(worker.running_requests)), h("small", { class: worker.waiting_requests ? "warning" : "" }, `${whole(worker.waiting_requests)} waiting`), h("small", null, `${whole(worker.in_flight_requests)} of ours`)),
     h("td", { data: { label: "KV cache" }, class: "kv" }, bar(kv, kv >= FULL ? "critical" : kv > ROOMY ? "warning" : "good", `KV cache ${percent(kv)} in use`), h("small", null, percent(kv))),
   );
