@@ -40,7 +40,7 @@ from proxy.control.tracing_sinks import Followers
 from proxy.records import FrameReader, RecordSender, encode_frame
 from telemetry.layout import Layout
 from telemetry.record import RequestRecord
-from telemetry.sinks.jsonlog import json_object
+from telemetry.sinks.jsonlog import log_line
 
 BATCH = 256  # records of a frame: 5,000 a second, sent twenty times a second
 _SHAPE = "llama-3.1-8b"
@@ -148,7 +148,7 @@ class Control:
         self._window.take(records)
         instants.append(process_time())
         for record in records:
-            json_object(record)
+            log_line(record)
         instants.append(process_time())
         return [later - earlier for earlier, later in itertools.pairwise(instants)]
 

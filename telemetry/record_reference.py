@@ -30,7 +30,8 @@ _INTRODUCTION = """\
 
 Every request leaves exactly one record, whatever became of it. It is a line of the JSON log (`log.path`) and an entry of
 `/api/records` on the admin listener. Durations are in seconds of one monotonic clock. **null is unknown or not reached, 0 is a
-measured zero.** There is no prompt text in it and no header value but a request id.
+measured zero.** Lines of the log leave out what is null: take a field that is not there for null (`jq` does by itself). There
+is no prompt text in it and no header value but a request id.
 
 A field may be added in any release; none changes its meaning or vanishes without a word in the changelog.
 

@@ -27,7 +27,10 @@ MAX_WAITING_BYTES = 16 * 1024 * 1024
 LOGGED_FIELDS = tuple(
     name for name in RequestRecord.__struct_fields__ if name not in ("trace", "prompt", "affinity", "beginning")
 )
-_Line = msgspec.defstruct("_Line", [("time", str), *((name, object) for name in LOGGED_FIELDS)])
+_Whole = msgspec.defstruct("_Whole", [("time", str), *((name, object) for name in LOGGED_FIELDS)], gc=False)
+_Known = msgspec.defstruct(
+    "_Known", [("time", str), *((name, object, None) for name in LOGGED_FIELDS)], omit_defaults=True, gc=False
+)
 _fields = attrgetter(*LOGGED_FIELDS)
 _encoder = msgspec.json.Encoder()
 # What some readers of lines take for a line end and JSON may carry as it is: NEL, line and paragraph separator.
@@ -44,12 +47,21 @@ def json_object(record: RequestRecord) -> bytes:
 
     `time` comes first: RFC 3339 in UTC with milliseconds. Lone surrogates appear as their escapes (``\\ud800``).
     """
+    return _encoded(record, _Whole)
+
+
+def log_line(record: RequestRecord) -> bytes:
+    """Return the same without the fields that are null, which are half of it: a line of the log, without its end."""
+    return _encoded(record, _Known)
+
+
+def _encoded(record: RequestRecord, kind: Callable[..., msgspec.Struct]) -> bytes:
     milliseconds = int(record.ended_unix_seconds * 1000)
     time = f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
     try:
-        line = _encoder.encode(_Line(time, *_fields(record)))
+        line = _encoder.encode(kind(time, *_fields(record)))
     except UnicodeEncodeError:
-        line = _encoder.encode(_Line(time, *_fields(well_formed(record))))
+        line = _encoder.encode(kind(time, *_fields(well_formed(record))))
     if not line.isascii():
         for character, escape in _LINE_ENDS:
             line = line.replace(character, escape)
@@ -103,7 +115,7 @@ class JsonLog:
 
     def write_all(self, records: Sequence[RequestRecord]) -> None:
         """Take records, or drop those for which there is no room. Does not block."""
-        lines = [json_object(record) + b"\n" for record in records]
+        lines = [log_line(record) + b"\n" for record in records]
         with self._lock:
             had_lines = bool(self._lines)
             for line in lines:

@@ -22,6 +22,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from telemetry.sinks.jsonlog import LOGGED_FIELDS
+
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 20.0
 STOP_SECONDS = 20.0
@@ -176,11 +178,12 @@ class Gateway:
             await asyncio.sleep(0.05)
 
     def log_lines(self) -> list[dict[str, Any]]:
-        """Every complete line of the log, start and stop and health included."""
+        """Every complete line of the log, start and stop and health included; what a record leaves out is ``None``."""
         if not self.log_path.exists():
             return []
         whole, _, _ = self.log_path.read_text().rpartition("\n")
-        return [json.loads(line) for line in whole.splitlines()]
+        lines = [json.loads(line) for line in whole.splitlines()]
+        return [dict.fromkeys(LOGGED_FIELDS) | line if "outcome" in line else line for line in lines]
 
     async def records(self, count: int = 1, timeout_seconds: float = 5.0) -> list[dict[str, Any]]:
         """Wait until the log holds at least so many requests; return all of them. TimeoutError if it never does."""

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.flaky(reruns=2)]
 
 ANSWER = [Send(chat_answer("x", usage=usage_of(5, 3)))]
 BODY = chat_body(stream=False)
-SMALL_BYTES = 1500
+SMALL_BYTES = 800
 
 
 def cpu_seconds(pid: int) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from telemetry.record import NoToken, Outcome, RequestRecord, Trace
-from telemetry.sinks.jsonlog import JsonLog, json_object
+from telemetry.sinks.jsonlog import JsonLog, json_object, log_line
 
 
 def a_record(number: int = 0, **fields: object) -> RequestRecord:
@@ -53,6 +53,17 @@ def test_line_has_the_time_first_and_every_field() -> None:
     assert line["tpot_seconds"] is None
 
 
+def test_a_line_of_the_log_leaves_out_what_is_not_known() -> None:
+    """Nulls are left out and nothing else: what is zero, false or empty is known. They would be half of the log."""
+    record = a_record(outcome=Outcome.OK, ttft_seconds=0.0, cached_tokens=0)
+
+    line, whole = json.loads(log_line(record)), json.loads(json_object(record))
+
+    assert line == {name: value for name, value in whole.items() if value is not None}
+    assert (line["ttft_seconds"], line["cached_tokens"], line["cached_inferred"], line["causes"]) == (0.0, 0, False, [])
+    assert "tpot_seconds" not in line
+
+
 def test_whole_second_keeps_its_milliseconds() -> None:
     """The time always has the same form."""
     assert json.loads(json_object(a_record(ended_unix_seconds=1_700_000_000.0)))["time"] == "2023-11-14T22:13:20.000Z"
@@ -68,9 +79,10 @@ def test_whole_second_keeps_its_milliseconds() -> None:
         ("日本語 🙂", "日本語 🙂"),
     ],
 )
-def test_line_stays_one_line_of_valid_utf8(text: str, logged: str) -> None:
+@pytest.mark.parametrize("write", [json_object, log_line])
+def test_line_stays_one_line_of_valid_utf8(write: Callable[[RequestRecord], bytes], text: str, logged: str) -> None:
     """No text in a record can end the line, in anybody's notion of a line, or break the encoding."""
-    line = json_object(a_record(request_id=text, finish_reasons=(text,)))
+    line = write(a_record(request_id=text, finish_reasons=(text,)))
 
     assert len(line.decode("utf-8").splitlines()) == 1
     assert json.loads(line)["request_id"] == logged
