@@ -11,7 +11,7 @@ from math import ceil
 from typing import NamedTuple
 
 from roofline.bound import Binds
-from roofline.cost import cost
+from roofline.cost import cost, least_and_cost
 from roofline.deployment import Deployment
 from roofline.expected import Losses, expected_of
 from roofline.work import Routing, Span
@@ -54,12 +54,14 @@ def prefill_limit(
     """
     spans = prefill_spans(prompt_tokens, cached_tokens, around)
     cached, new, *_ = spans[0]
-    least = cost(deployment, (Span(cached, new),), Routing.FEWEST)
+    if spans[0].steps == 1:
+        least, done = least_and_cost(deployment, spans)
+    else:
+        least, done = cost(deployment, (Span(cached, new),), Routing.FEWEST), cost(deployment, spans)
     # Chunks may be computed in all stages of a pipeline at once, but the first one passes the weights stage after stage.
     compute_seconds = least.compute_seconds / (deployment.parallelism.pipeline if new > 1 else 1)
     floor = max(compute_seconds, least.memory_seconds)
     binds: Binds = "compute" if compute_seconds > least.memory_seconds else "memory"
-    done = cost(deployment, spans)
     calibrated = expected_of(deployment, done, losses).seconds + losses.request_overhead_seconds
     return Limit(floor, done.seconds, calibrated, binds, least.flop, least.bytes)
 
@@ -74,8 +76,7 @@ def decode_limit(
     """
     spans = decode_spans(context_tokens, completion_tokens, around)
     steps = completion_tokens - 1
-    least = cost(deployment, spans[:1], Routing.FEWEST)
-    done = cost(deployment, spans)
+    least, done = least_and_cost(deployment, spans)
     calibrated = expected_of(deployment, done, losses).seconds / steps
     return Limit(least.seconds / steps, done.seconds / steps, calibrated, least.binds, least.flop / steps, least.bytes / steps)
 

@@ -16,7 +16,7 @@ import msgspec
 
 from roofline.limits import Surroundings
 from telemetry.causes import CauseName, Usual, WorkerState
-from telemetry.judgement import Held, Judgement, Yardstick, decode_around, prefill_around
+from telemetry.judgement import Held, Judgement, Yardstick
 from telemetry.record import Cause, RequestRecord
 from telemetry.shares import (
     KV_FULL_RATIO,
@@ -99,7 +99,7 @@ def _ttft(
     thresholds: Thresholds,
 ) -> list[Diagnosis]:
     measured = record.ttft_seconds or held.measured_seconds
-    around = prefill_around(record, yardstick)
+    around = held.around
     calm, warm, cold = _prefills(record, yardstick, usual, around, held.expected_seconds)
     due = min(calm, held.expected_seconds)
     if not _deviates(measured, due, thresholds, thresholds.ttft_excess_seconds):
@@ -123,7 +123,7 @@ def _tpot(
     thresholds: Thresholds,
 ) -> list[Diagnosis]:
     steps = (record.completion_tokens or 2) - 1
-    around = decode_around(record, yardstick)
+    around = held.around
     calm, calm_batch = _decodes(record, yardstick, usual, around, held.expected_seconds)
     due = min(calm, held.expected_seconds)
     if not _deviates(held.measured_seconds, due, thresholds, thresholds.tpot_excess_seconds):
@@ -155,7 +155,7 @@ def _e2e(
 ) -> list[Diagnosis]:
     measured = record.e2e_seconds or held.measured_seconds
     steps = max(0, (record.completion_tokens or 1) - 1)
-    around = decode_around(record, yardstick)
+    around = held.around
     prefill = prefill_seconds(yardstick, record.prompt_tokens or 1, record.cached_tokens or 0, around)
     calm, warm, cold = _prefills(record, yardstick, usual, around, prefill)
     pace = (held.expected_seconds - cold) / steps if steps else 0.0

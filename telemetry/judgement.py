@@ -40,6 +40,7 @@ class Held(NamedTuple):
     binds: Binds
     flop: float  # of the floor's work
     bytes: float  # of the floor's work
+    around: Surroundings  # what ran beside it
 
     @property
     def floor_ratio(self) -> float:
@@ -100,13 +101,11 @@ def worker_seconds(record: RequestRecord) -> float | None:
     return seconds if seconds > 0.0 else None
 
 
-def prefill_around(record: RequestRecord, yardstick: Yardstick) -> Surroundings:
-    """What ran beside a request's prefill."""
+def _prefill_around(record: RequestRecord, yardstick: Yardstick) -> Surroundings:
     return _around(record, record.beside_prefill_requests, record.beside_prefill_prompt_tokens, yardstick)
 
 
-def decode_around(record: RequestRecord, yardstick: Yardstick) -> Surroundings:
-    """What ran beside its decoding."""
+def _decode_around(record: RequestRecord, yardstick: Yardstick) -> Surroundings:
     return _around(record, record.beside_decode_requests, record.beside_decode_prompt_tokens, yardstick)
 
 
@@ -117,25 +116,26 @@ def _around(record: RequestRecord, requests: float | None, prompt_tokens: float 
 
 
 def _ttft(record: RequestRecord, yardstick: Yardstick, prompt: int, cached: int | None, measured: float) -> Held:
-    around = prefill_around(record, yardstick)
+    around = _prefill_around(record, yardstick)
     warm = _prefill(yardstick, prompt, prompt if cached is None else cached, around)
     cold = warm if cached is not None else _prefill(yardstick, prompt, 0, around)
-    return _held(measured, warm, cold)
+    return _held(measured, warm, cold, around)
 
 
 def _tpot(record: RequestRecord, yardstick: Yardstick, prompt: int, completion: int, measured: float) -> Held:
-    limit = _decode(yardstick, prompt, completion, decode_around(record, yardstick))
-    return _held(measured, limit, limit)
+    around = _decode_around(record, yardstick)
+    limit = _decode(yardstick, prompt, completion, around)
+    return _held(measured, limit, limit, around)
 
 
 def _e2e(
     record: RequestRecord, yardstick: Yardstick, prompt: int, cached: int | None, completion: int, measured: float
 ) -> Held:
-    around = decode_around(record, yardstick)
+    around = _decode_around(record, yardstick)
     decode = _decode(yardstick, prompt, completion, around) if completion > 1 else None
     warm = _whole(_prefill(yardstick, prompt, prompt if cached is None else cached, around), decode, completion)
     cold = warm if cached is not None else _whole(_prefill(yardstick, prompt, 0, around), decode, completion)
-    return _held(measured, warm, cold)
+    return _held(measured, warm, cold, around)
 
 
 def _whole(prefill: Limit, decode: Limit | None, completion: int) -> Limit:
@@ -163,7 +163,7 @@ def _decode(yardstick: Yardstick, prompt: int, completion: int, around: Surround
     )
 
 
-def _held(measured: float, warm: Limit, cold: Limit) -> Held:
+def _held(measured: float, warm: Limit, cold: Limit, around: Surroundings) -> Held:
     return Held(
         measured,
         warm.floor_seconds,
@@ -173,4 +173,5 @@ def _held(measured: float, warm: Limit, cold: Limit) -> Held:
         warm.binds,
         warm.flop,
         warm.bytes,
+        around,
     )

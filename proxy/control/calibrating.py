@@ -24,7 +24,7 @@ from roofline.calibration.reference_json import reference_from_json, reference_t
 from roofline.calibration.sample import Sample, decode_sample, prefill_sample
 from roofline.deployment import Deployment
 from roofline.expected import DEFAULT_LOSSES, Losses
-from telemetry.judgement import Judgement, Yardstick, decode_around, prefill_around
+from telemetry.judgement import Judgement, Yardstick
 from telemetry.record import RequestRecord
 
 _log = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ def _samples(record: RequestRecord, judgement: Judgement, yardstick: Yardstick) 
             yardstick.deployment,
             prompt_tokens=prompt,
             cached_tokens=cached,
-            around=prefill_around(record, yardstick),
+            around=judgement.ttft.around,
             measured_seconds=judgement.ttft.measured_seconds - (record.worker_queue_seconds or 0.0),
         )
     if judgement.tpot is not None and has_clean_tpot(record):
@@ -235,7 +235,7 @@ def _samples(record: RequestRecord, judgement: Judgement, yardstick: Yardstick) 
             yardstick.deployment,
             context_tokens=prompt,
             completion_tokens=record.completion_tokens or 2,
-            around=decode_around(record, yardstick),
+            around=judgement.tpot.around,
             measured_seconds=judgement.tpot.measured_seconds,
         )
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.bound import bound
-from roofline.cost import cost
+from roofline.cost import cost, least_and_cost
 from roofline.deployment import Deployment, Parallelism
 from roofline.gpus import GPUS
 from roofline.models.known import find_shape
@@ -44,6 +44,15 @@ def test_sums_are_those_of_the_operators(deployment: Deployment, together: list[
     if deployment.parallelism.data == 1:
         assert summed.compute_seconds == pytest.approx(least.compute_seconds)
         assert summed.memory_seconds == pytest.approx(least.memory_seconds)
+
+
+@given(deployment=st.sampled_from(DEPLOYMENTS), together=spans())
+def test_both_costs_in_one_pass_are_those_of_two(deployment: Deployment, together: list[Span]) -> None:
+    """Of the first span with the fewest experts, and of all of them."""
+    least, done = least_and_cost(deployment, together)
+
+    assert least == pytest.approx(cost(deployment, together[:1], Routing.FEWEST), rel=1e-12)
+    assert done == pytest.approx(cost(deployment, together), rel=1e-12)
 
 
 def test_spans_of_different_steps_are_refused() -> None:
