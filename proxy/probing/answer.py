@@ -17,7 +17,7 @@ _LEAST_TOGETHER = 8  # token events of each request while all of them decode; wi
 class Answer:
     """One request. Instants are of one monotonic clock; ``None``: it did not come to that, or the endpoint did not say."""
 
-    sent_at: float
+    sent_at: float  # once it had a connection
     ended_at: float
     first_token_at: float | None = None
     last_token_at: float | None = None
@@ -47,12 +47,19 @@ class Answer:
 
 
 class AnswerReader:
-    """Turns the bytes of one streamed answer into an `Answer`. Sans-IO: `feed` each piece with its arrival, then `finish`."""
+    """Turns the bytes of one streamed answer into an `Answer`.
+
+    Sans-IO: `sent` if the request went out later than thought, `feed` each piece with its arrival, then `finish`.
+    """
 
     def __init__(self, sent_at: float) -> None:
         self._sent_at = sent_at
         self._meter = StreamMeter(1, GAP_BOUNDS)
         self._token_at: list[float] = []
+
+    def sent(self, at: float) -> None:
+        """The request goes out only now."""
+        self._sent_at = at
 
     def feed(self, at: float, piece: bytes) -> None:
         """Some bytes of the body."""

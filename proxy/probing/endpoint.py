@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import aiohttp
 
@@ -78,12 +79,18 @@ class Endpoint:
         raise ProbeError(f"{self._target.url}{self.path} refuses every form of the request")
 
     async def ask(self, text: str, output_tokens: int) -> Answer:
-        """Send one request and read its answer to the end. What goes wrong is the answer's ``error``."""
+        """Send one request and read its answer to the end. What goes wrong is the answer's ``error``.
+
+        It counts as sent once it has its connection (`session_of`): names, connecting and TLS are nothing of the worker's.
+        """
         sent_at = self._clock()
         reader = AnswerReader(sent_at)
         try:
             async with self._session.post(
-                self._target.url + self.path, data=json.dumps(self._body(text, output_tokens)), headers=self._headers
+                self._target.url + self.path,
+                data=json.dumps(self._body(text, output_tokens)),
+                headers=self._headers,
+                trace_request_ctx=lambda: reader.sent(self._clock()),
             ) as response:
                 if response.status != 200:
                     said = (await _text_of(response))[:_SHOWN]
@@ -186,8 +193,20 @@ class Endpoint:
 
 
 def session_of() -> aiohttp.ClientSession:
-    """A session for a probe: any number of connections, no proxy, no cookies, no limit but silence."""
+    """A session for a probe: any number of connections, no proxy, no cookies, no limit but silence.
+
+    A function given as ``trace_request_ctx`` is called when the request has its connection, right before it is written.
+    """
+
+    async def connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
+        if context.trace_request_ctx is not None:
+            context.trace_request_ctx()
+
+    tracing = aiohttp.TraceConfig()
+    tracing.on_connection_create_end.append(connected)
+    tracing.on_connection_reuseconn.append(connected)
     return aiohttp.ClientSession(
+        trace_configs=[tracing],
         connector=aiohttp.TCPConnector(limit=0),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS),

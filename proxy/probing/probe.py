@@ -7,7 +7,6 @@ import json
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +121,6 @@ async def _probe(asked: Asked, told: Console) -> tuple[Outcome, Sequence[Measure
         plan = fitting(asked.design, most_tokens=endpoint.most_tokens, most_at_once=asked.most_at_once)
         log.left_out += plan.left_out
         watch = Watch(session, asked.metrics_url or f"{asked.target.url}/metrics")
-        watching = asyncio.create_task(watch.run())
         total = requests_of(plan.bursts, is_warm_too=asked.design.is_warm_too)
         with _progress(told) as progress:
             bar = progress.add_task("", total=total)
@@ -155,9 +153,6 @@ async def _probe(asked: Asked, told: Console) -> tuple[Outcome, Sequence[Measure
             finally:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     loop.remove_signal_handler(number)
-                watching.cancel()
-                with suppress(asyncio.CancelledError):
-                    await watching
     findings = find(log.measured, kv_tokens=log.kv_tokens, chunk_tokens=asked.chunk_tokens)
     outcome = Outcome(
         url=asked.target.url,

@@ -42,6 +42,15 @@ def test_tokens_have_the_instants_at_which_their_bytes_came() -> None:
     assert (answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens) == (40, 3, 32)
 
 
+def test_a_request_that_waited_for_its_connection_is_timed_from_there() -> None:
+    """The instant of sending may be told later than the reader was made."""
+    reader = AnswerReader(1.0)
+    reader.sent(1.25)
+    reader.feed(1.5, an_event("a", finish_reason="length"))
+
+    assert reader.finish(1.5).ttft_seconds == pytest.approx(0.25)
+
+
 @pytest.mark.parametrize(
     ("pieces", "why"),
     [

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from time import monotonic
+from typing import Any
 
+import aiohttp
 import pytest
 
 from proxy.probing.endpoint import Endpoint, ProbeError, Target, session_of
@@ -23,7 +25,7 @@ def head(status: int, media: bytes = b"application/json") -> bytes:
 
 
 @asynccontextmanager
-async def endpoint(models: bytes, answer: bytes, *, endless: bytes = b"") -> AsyncIterator[Endpoint]:
+async def endpoint(models: bytes, answer: bytes, *, endless: bytes = b"", host: str = "127.0.0.1") -> AsyncIterator[Endpoint]:
     """One that lists models and answers so; what is ``endless`` follows again and again behind what has a Content-Type."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -37,7 +39,7 @@ async def endpoint(models: bytes, answer: bytes, *, endless: bytes = b"") -> Asy
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()[:2]
+    port = server.sockets[0].getsockname()[1]
     async with server, session_of() as session:
         yield Endpoint(Target(url=f"http://{host}:{port}"), session, monotonic)
 
@@ -82,3 +84,23 @@ async def test_documents_too_deep_to_be_read() -> None:
 def test_what_an_endpoint_says_commands_no_terminal() -> None:
     """Escapes are shown, line ends are blanks."""
     assert printable("a\x1b[2J\nb\x07 é") == "a?[2J b? é"
+
+
+async def test_connecting_is_no_part_of_ttft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is found late, as any new connection, costs the client and not the worker."""
+    finding = aiohttp.ThreadedResolver.resolve
+
+    async def late(*arguments: Any, **named: Any) -> Any:
+        await asyncio.sleep(0.3)
+        return await finding(*arguments, **named)
+
+    monkeypatch.setattr(aiohttp.resolver.DefaultResolver, "resolve", late)
+    said = head(200, b"text/event-stream") + TOKEN + b"data: [DONE]\n\n"
+    async with endpoint(head(200) + MODELS, said, host="localhost") as asked:
+        began_at = monotonic()
+        answer = await asked.ask("x", 1)
+        took_seconds = monotonic() - began_at
+
+    assert answer.ttft_seconds is not None
+    assert took_seconds > 0.3
+    assert answer.ttft_seconds < 0.2

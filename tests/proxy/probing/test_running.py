@@ -1,8 +1,9 @@
-"""Watching a worker's metrics page while it is probed."""
+"""Sending bursts, and watching a worker's metrics page meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import aiohttp
@@ -11,7 +12,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from proxy.probing import running
-from proxy.probing.running import Watch
+from proxy.probing.design import Burst, Experiment
+from proxy.probing.endpoint import Endpoint, Target, session_of
+from proxy.probing.prompts import PromptMaker
+from proxy.probing.running import Bounds, Log, Watch, run_bursts
 
 PAGE = 'vllm:num_requests_running{engine="0",model_name="m"} 3.0\n'
 
@@ -34,6 +38,7 @@ async def looks(statuses: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> tup
     monkeypatch.setattr(running, "_WATCH_SECONDS", 0.0)
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
         watch = Watch(session, str(server.make_url("/metrics")))
+        await watch.look()
         looking, enough = asyncio.create_task(watch.run()), asyncio.create_task(seen.wait())
         async with asyncio.timeout(5):
             await asyncio.wait({looking, enough}, return_when=asyncio.FIRST_COMPLETED)
@@ -59,3 +64,45 @@ async def test_a_page_is_looked_at_again_and_again(monkeypatch):
     assert asked >= 5
     assert watch.is_told
     assert watch.take().running == 3.0
+
+
+async def test_no_look_is_taken_together_with_the_first_tokens(monkeypatch):
+    """The page costs the worker time: it is read once before the bursts, and then while tokens come, a while after sending."""
+    seen: list[str] = []
+
+    async def page(_: web.Request) -> web.Response:
+        seen.append("look")
+        return web.Response(text=PAGE)
+
+    async def complete(request: web.Request) -> web.StreamResponse:
+        seen.append("request")
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await asyncio.sleep(0.02)
+        await response.write(b'data: {"choices":[{"index":0,"text":"a","finish_reason":null}]}\n\n')
+        seen.append("token")
+        await asyncio.sleep(0.08)
+        await response.write(b'data: {"choices":[{"index":0,"text":"a","finish_reason":"length"}]}\n\ndata: [DONE]\n\n')
+        return response
+
+    app = web.Application()
+    app.router.add_get("/metrics", page)
+    app.router.add_post("/v1/completions", complete)
+    monkeypatch.setattr(running, "_WATCH_SECONDS", 0.06)
+    log = Log()
+    async with TestServer(app) as server, session_of() as session:
+        url = str(server.make_url("")).rstrip("/")
+        await run_bursts(
+            Endpoint(Target(url=url, model="m"), session, time.monotonic),
+            [Burst(experiment=Experiment.OUTPUT, prompt_tokens=8, output_tokens=2)] * 2,
+            PromptMaker(),
+            Bounds(requests=10, seconds=5.0),
+            log,
+            is_warm_too=False,
+            watch=Watch(session, f"{url}/metrics"),
+            clock=time.monotonic,
+            tell=lambda *_: None,
+        )
+
+    assert seen == ["look", *["request", "token", "look"] * 2]
+    assert [one.errors for one in log.measured] == [[], []]
