@@ -38,6 +38,9 @@ def document_of(outcome: Outcome) -> Json:
         "output": [_output(outcome, one) for one in findings.outputs],
         "prompt": [_prompt(outcome, one) for one in findings.prompts],
         "concurrency": [_load(outcome, one) for one in findings.loads],
+        "steady": [
+            {"context_tokens": one.context_tokens, "points": [asdict(point) for point in one.points]} for one in findings.steady
+        ],
         "kv": {
             "peak_ratio": findings.peak_kv_ratio,
             "peak_tokens": findings.peak_kv_tokens,

@@ -14,6 +14,7 @@ from proxy.probing.running import Bounds
 
 _PATHS = {"auto": None, "completions": COMPLETIONS, "chat": CHAT}
 _MOST_NUMBERS = 40
+_LEAST_STEADY = 3
 _MOST_TOKENS = 10_000_000
 
 
@@ -37,6 +38,7 @@ class Options:
     output_prompt: int
     prompt_output: int
     concurrency_output: int
+    steady: int
     repeats: int
     is_warm_too: bool
     max_requests: int
@@ -60,6 +62,10 @@ def asked_of(options: Options, environ: Mapping[str, str]) -> Asked:
         key = environ.get(options.api_key_env)
         if not key:
             raise OptionError(f"--api-key-env: the variable {options.api_key_env} is not set, or empty")
+    if options.steady and options.steady < _LEAST_STEADY:
+        raise OptionError(
+            f"--steady is 0, or {_LEAST_STEADY} and more: the first requests of each stream find fewer others, and do not count"
+        )
     design = Design(
         outputs=_numbers(options.outputs, "--outputs"),
         output_prompt_tokens=options.output_prompt,
@@ -68,6 +74,7 @@ def asked_of(options: Options, environ: Mapping[str, str]) -> Asked:
         concurrencies=_numbers(options.concurrency, "--concurrency"),
         contexts=_numbers(options.contexts, "--contexts"),
         concurrency_output_tokens=options.concurrency_output,
+        steady_requests=options.steady,
         repeats=options.repeats,
         is_warm_too=options.is_warm_too,
     )

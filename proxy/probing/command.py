@@ -43,6 +43,16 @@ def probe(
     concurrency_output: Annotated[
         int, typer.Option(min=16, help="Output of the third experiment.", rich_help_panel=_LENGTHS)
     ] = 128,
+    steady: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="Also keep as many requests under way as in the third experiment, until each stream has sent so many: "
+            "what users get. 3 or more, 0 leaves it out.",
+            rich_help_panel=_LENGTHS,
+        ),
+    ] = 0,
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Of the first two experiments.", rich_help_panel=_LENGTHS)] = 3,
     only_cold: Annotated[
         bool, typer.Option("--only-cold", help="Do not send prompts a second time.", rich_help_panel=_LENGTHS)
@@ -120,6 +130,7 @@ def probe(
         output_prompt=output_prompt,
         prompt_output=prompt_output,
         concurrency_output=concurrency_output,
+        steady=steady,
         repeats=repeats,
         is_warm_too=not only_cold,
         max_requests=max_requests,

@@ -13,22 +13,39 @@ class Experiment(StrEnum):
     OUTPUT = "output"  # the output at one prompt: whole time is a line
     PROMPT = "prompt"  # the prompt at one output: TTFT is a curve
     CONCURRENCY = "concurrency"  # requests at once, for a few prompts: throughput has a knee
+    STEADY = "steady"  # requests kept under way: what users get
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:
-    """Requests that are sent at the same instant. First with prompts that nobody has seen, then the same ones again."""
+    """Requests that are sent at the same instant. First with prompts that nobody has seen, then the same ones again.
+
+    Those of a steady load are streams instead, each of which sends ``in_turn`` requests one after the other, all of them new.
+    """
 
     experiment: Experiment
     prompt_tokens: int  # aimed at
     output_tokens: int
     requests: int = 1
+    in_turn: int = 1
     repeat: int = 0
+
+    @property
+    def total(self) -> int:
+        """Requests, sent once."""
+        return self.requests * self.in_turn
+
+    @property
+    def is_sent_again(self) -> bool:
+        """Whether the same prompts follow, to be found in the cache."""
+        return self.experiment is not Experiment.STEADY
 
     @property
     def title(self) -> str:
         """In a few words."""
         at_once = "" if self.requests == 1 else f"{self.requests} at once, "
+        if self.experiment is Experiment.STEADY:
+            at_once = f"{self.requests} kept under way, "
         return f"{at_once}{self.prompt_tokens:,} + {self.output_tokens:,} tokens"
 
 
@@ -43,6 +60,7 @@ class Design:
     concurrencies: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     contexts: tuple[int, ...] = (2048, 8192)
     concurrency_output_tokens: int = 128
+    steady_requests: int = 0  # that each stream of a steady load sends; 0 leaves it out
     repeats: int = 3  # of the first two
     is_warm_too: bool = True
 
@@ -68,6 +86,15 @@ class Design:
                     prompt_tokens=context,
                     output_tokens=self.concurrency_output_tokens,
                     requests=requests,
+                )
+        for context in self.contexts if self.steady_requests else ():
+            for requests in self.concurrencies:
+                yield Burst(
+                    experiment=Experiment.STEADY,
+                    prompt_tokens=context,
+                    output_tokens=self.concurrency_output_tokens,
+                    requests=requests,
+                    in_turn=self.steady_requests,
                 )
 
 
@@ -95,4 +122,4 @@ def fitting(design: Design, *, most_tokens: int | None, most_at_once: int) -> Fi
 
 def requests_of(bursts: Sequence[Burst], *, is_warm_too: bool) -> int:
     """Requests that these are."""
-    return sum(burst.requests for burst in bursts) * (2 if is_warm_too else 1)
+    return sum(burst.total * (2 if is_warm_too and burst.is_sent_again else 1) for burst in bursts)

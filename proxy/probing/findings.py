@@ -8,6 +8,7 @@ from statistics import mean, median
 
 from proxy.probing.answer import Answer, Measured
 from proxy.probing.design import Experiment
+from proxy.probing.steady import Steady, steady_of
 from roofline.experiments.concurrency_knee import Knee, Load, concurrency_knee, waiting_from
 from roofline.experiments.least_squares import Refused, Timed
 from roofline.experiments.output_line import OutputLine, output_line
@@ -76,12 +77,21 @@ class PromptSeries(Series):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SteadySeries:
+    """Requests kept under way, for one context; all cold."""
+
+    context_tokens: int  # aimed at
+    points: tuple[Steady, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """Everything that was found; cold before warm. Empty where an experiment was left out."""
 
     outputs: tuple[OutputSeries, ...]
     prompts: tuple[PromptSeries, ...]
     loads: tuple[LoadSeries, ...]
+    steady: tuple[SteadySeries, ...]
     requests: int
     failed: int
     first_error: str | None
@@ -101,6 +111,7 @@ def find(measured: Sequence[Measured], *, kv_tokens: float | None = None, chunk_
             filter(None, (_prompts(_of(measured, Experiment.PROMPT, is_warm), is_warm, chunk_tokens) for is_warm in both))
         ),
         loads=_loads(measured),
+        steady=_steady(measured),
         requests=sum(len(one.answers) for one in measured),
         failed=len(errors),
         first_error=errors[0] if errors else None,
@@ -178,6 +189,17 @@ def _loads(measured: Sequence[Measured]) -> tuple[LoadSeries, ...]:
             )
         )
     return tuple(found)
+
+
+def _steady(measured: Sequence[Measured]) -> tuple[SteadySeries, ...]:
+    own = _of(measured, Experiment.STEADY, is_warm=False)
+    return tuple(
+        SteadySeries(
+            context_tokens=context,
+            points=tuple(steady_of(one.answers, one.burst.requests) for one in own if one.burst.prompt_tokens == context),
+        )
+        for context in sorted({one.burst.prompt_tokens for one in own})
+    )
 
 
 def _load_point(measured: Measured) -> LoadPoint:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from proxy.probing.expectations import Expectation, Pair
-from proxy.probing.findings import LoadSeries, OutputSeries, PromptSeries
+from proxy.probing.findings import LoadSeries, OutputSeries, PromptSeries, SteadySeries
 from proxy.probing.outcome import Outcome
 from proxy.reporting.charts import Chart, Line, Mark, Stroke
 from proxy.reporting.page import Section, Sheet
@@ -37,6 +37,8 @@ def sections_of(outcome: Outcome) -> list[Section]:
         sections.append(_prompts(outcome.expectation, findings.prompts))
     if findings.loads:
         sections.append(_loads(outcome.expectation, findings.loads))
+    if findings.steady:
+        sections.append(_steady(findings.steady))
     return sections
 
 
@@ -162,6 +164,29 @@ def _loads(held: Expectation | None, all_series: Sequence[LoadSeries]) -> Sectio
         sheet=Sheet(
             heads=["", "at once", "TTFT", "TPOT", "decoding together", "tokens/s", "KV peak", "failed"],
             rows=rows,
+        ),
+    )
+
+
+def _steady(all_series: Sequence[SteadySeries]) -> Section:
+    return Section(
+        title="Requests kept under way",
+        sentences=["Each stream sends its next request as the last answer ends. All prompts are cold."],
+        sheet=Sheet(
+            heads=["prompt", "under way", "TTFT", "TPOT", "tokens/s", "requests that count", "failed"],
+            rows=[
+                [
+                    f"{series.context_tokens:,}",
+                    f"{at.requests}",
+                    _seconds(at.ttft_seconds),
+                    _seconds(at.tpot_seconds),
+                    "-" if at.tokens_per_second is None else f"{at.tokens_per_second:,.0f}",
+                    f"{at.counted}",
+                    f"{at.errors}",
+                ]
+                for series in all_series
+                for at in series.points
+            ],
         ),
     )
 

@@ -126,19 +126,19 @@ async def run_bursts(
     ends_at = clock() + bounds.seconds
     await watch.look()
     for place, burst in enumerate(bursts):
-        salts = [secrets.token_hex(8) for _ in range(burst.requests)]
+        salts = [secrets.token_hex(8) for _ in range(burst.total)]
         texts = [maker.text(burst.prompt_tokens, salt) for salt in salts]
-        for is_warm in (False, True) if is_warm_too else (False,):
-            if log.requests + burst.requests > bounds.requests or clock() >= ends_at:
+        for is_warm in (False, True) if is_warm_too and burst.is_sent_again else (False,):
+            if log.requests + burst.total > bounds.requests or clock() >= ends_at:
                 log.ended = "seconds" if clock() >= ends_at else "requests"
                 log.left_out += dict.fromkeys(one.title for one in bursts[place:])
                 return
             tell(burst, is_warm)
-            log.requests += burst.requests
+            log.requests += burst.total
             watch.take()
             looking = asyncio.create_task(watch.run())
             try:
-                answers = await _within(ends_at - clock(), [endpoint.ask(text, burst.output_tokens) for text in texts])
+                answers = await _within(ends_at - clock(), _calls(endpoint, burst, texts))
             finally:
                 looking.cancel()
                 await asyncio.gather(looking, return_exceptions=True)
@@ -151,7 +151,7 @@ async def run_bursts(
             measured = Measured(
                 burst=burst,
                 is_warm=is_warm,
-                answers=tuple(answers),
+                answers=tuple(answer for several in answers for answer in several),
                 peak_kv_ratio=peak.kv_usage_ratio,
                 peak_waiting=peak.waiting,
             )
@@ -162,7 +162,29 @@ async def run_bursts(
                 return
 
 
-async def _within(seconds: float, calls: Sequence[Coroutine[None, None, Answer]]) -> list[Answer] | None:
+def _calls(endpoint: Endpoint, burst: Burst, texts: Sequence[str]) -> list[Coroutine[None, None, list[Answer]]]:
+    """Streams of a burst, of one request each unless the load is to be steady: then their starts are spread.
+
+    The first stream's first answer comes alone. Its time is what the others' starts are spread over, so that requests go on to
+    come one by one.
+    """
+    alone: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    async def stream(place: int) -> list[Answer]:
+        if place and burst.in_turn > 1:
+            first = await asyncio.shield(alone)
+            await asyncio.sleep((first.ended_at - first.sent_at) * place / burst.requests)
+        answers = []
+        for text in texts[place :: burst.requests]:
+            answers.append(await endpoint.ask(text, burst.output_tokens))
+            if not alone.done():
+                alone.set_result(answers[0])
+        return answers
+
+    return [stream(place) for place in range(burst.requests)]
+
+
+async def _within(seconds: float, calls: Sequence[Coroutine[None, None, list[Answer]]]) -> list[list[Answer]] | None:
     """All answers; ``None`` if the time is over before the last of them."""
     try:
         async with asyncio.timeout(seconds):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from proxy.probing.findings import LoadSeries, OutputSeries, PromptSeries
+from proxy.probing.findings import LoadSeries, OutputSeries, PromptSeries, SteadySeries
 from proxy.probing.outcome import Outcome, printable
 from roofline.experiments.least_squares import Estimated, Refused
 
@@ -37,6 +37,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         console.print(_prompts(outcome, findings.prompts))
     for series in findings.loads:
         console.print(_loads(outcome, series))
+    for steady in findings.steady:
+        console.print(_steady(steady))
     for line in _memory(outcome):
         _say(console, line)
     console.print()
@@ -142,6 +144,22 @@ def _loads(outcome: Outcome, series: LoadSeries) -> Table:
         table.caption = (
             f"knee at {knee.requests.value:.1f} ± {knee.requests.margin:.1f} requests: a step costs "
             f"{_estimate(knee.shared_seconds)} + {_estimate(knee.own_seconds)} for each"
+        )
+    return table
+
+
+def _steady(series: SteadySeries) -> Table:
+    table = _table(
+        f"Requests kept under way, {series.context_tokens:,} tokens, cold",
+        ["under way", "TTFT", "TPOT", "tokens/s", "requests that count"],
+    )
+    for point in series.points:
+        table.add_row(
+            f"{point.requests}" + (f" ({point.errors} failed)" if point.errors else ""),
+            _time(point.ttft_seconds),
+            _time(point.tpot_seconds),
+            _UNKNOWN if point.tokens_per_second is None else f"{point.tokens_per_second:,.0f}",
+            f"{point.counted}",
         )
     return table
 

@@ -21,6 +21,7 @@ OPTIONS = Options(
     output_prompt=512,
     prompt_output=64,
     concurrency_output=128,
+    steady=0,
     repeats=1,
     is_warm_too=True,
     max_requests=10,
@@ -86,3 +87,11 @@ def test_a_wrong_option_is_told_with_what_would_be_right(change: dict[str, objec
         asked_of(replace(OPTIONS, **change), {})  # type: ignore[arg-type]
 
     assert message in str(caught.value)
+
+
+def test_a_steady_load_of_too_few_requests_is_refused() -> None:
+    """Of one or two nothing would be left that found all others under way."""
+    with pytest.raises(OptionError, match="--steady is 0, or 3 and more"):
+        asked_of(replace(OPTIONS, steady=2), {})
+    assert asked_of(replace(OPTIONS, steady=3), {}).design.steady_requests == 3
+    assert asked_of(OPTIONS, {}).design.steady_requests == 0

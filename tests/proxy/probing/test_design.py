@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from proxy.probing.design import Burst, Design, Experiment, fitting, requests_of
 
 SMALL = Design(outputs=(16, 64), prompts=(256, 4096), concurrencies=(1, 8), contexts=(512,), repeats=2)
@@ -36,3 +38,13 @@ def test_prompts_sent_again_count_twice() -> None:
 
     assert requests_of(bursts, is_warm_too=False) == 5
     assert requests_of(bursts, is_warm_too=True) == 10
+
+
+def test_a_steady_load_is_sent_when_it_is_asked_for() -> None:
+    """As many streams as requests at once, each with so many requests; once, for a prompt that is sent again is no new one."""
+    bursts = [one for one in replace(SMALL, steady_requests=5).bursts() if one.experiment is Experiment.STEADY]
+
+    assert [(one.requests, one.in_turn, one.prompt_tokens) for one in bursts] == [(1, 5, 512), (8, 5, 512)]
+    assert requests_of(bursts, is_warm_too=True) == 45
+    assert bursts[1].title == "8 kept under way, 512 + 128 tokens"
+    assert all(one.experiment is not Experiment.STEADY for one in SMALL.bursts())

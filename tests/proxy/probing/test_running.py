@@ -106,3 +106,38 @@ async def test_no_look_is_taken_together_with_the_first_tokens(monkeypatch):
 
     assert seen == ["look", *["request", "token", "look"] * 2]
     assert [one.errors for one in log.measured] == [[], []]
+
+
+async def test_streams_of_a_steady_load_start_one_after_the_other():
+    """The first request comes alone and tells how long one takes; the other streams' starts are spread over that time."""
+    seen: list[tuple[float, str]] = []
+
+    async def complete(request: web.Request) -> web.StreamResponse:
+        seen.append((time.monotonic(), (await request.json())["prompt"]))
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await asyncio.sleep(0.2)
+        await response.write(b'data: {"choices":[{"index":0,"text":"a","finish_reason":"length"}]}\n\ndata: [DONE]\n\n')
+        return response
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", complete)
+    log = Log()
+    async with TestServer(app) as server, session_of() as session:
+        url = str(server.make_url("")).rstrip("/")
+        await run_bursts(
+            Endpoint(Target(url=url, model="m"), session, time.monotonic),
+            [Burst(experiment=Experiment.STEADY, prompt_tokens=8, output_tokens=1, requests=4, in_turn=2)],
+            PromptMaker(),
+            Bounds(requests=8, seconds=5.0),
+            log,
+            is_warm_too=True,
+            watch=Watch(session, f"{url}/metrics"),
+            clock=time.monotonic,
+            tell=lambda *_: None,
+        )
+
+    assert (log.ended, log.requests, len(log.measured), len(log.measured[0].answers)) == ("complete", 8, 1, 8)
+    assert len({prompt for _, prompt in seen}) == 8
+    after = [at - seen[0][0] for at, _ in seen[1:5]]
+    assert all(found > least for found, least in zip(after, (0.19, 0.24, 0.29, 0.34), strict=True)), after
