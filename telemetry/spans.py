@@ -30,10 +30,13 @@ OPERATIONS = {
 }
 """`gen_ai.operation.name` by endpoint; an endpoint that is not here is an operation of its own name."""
 
-# `ridgeline.` attributes: every field that is known but for those that a span has in other ways.
-_NOT_OWN = frozenset({"trace", "trace_id", "ended_unix_seconds", "status", "endpoint", "cached_inferred"})
+# `ridgeline.` attributes: every known field but those that a span has in other ways, and what is only learned from.
+_NOT_OWN = frozenset(
+    {"trace", "trace_id", "ended_unix_seconds", "status", "endpoint", "cached_inferred", "affinity", "prompt", "beginning"}
+)
 _OWN = tuple((name, f"ridgeline.{name}") for name in RequestRecord.__struct_fields__ if name not in _NOT_OWN)
 _LONGEST_TEXT = 256  # characters; finish reasons are a worker's own words
+_INTEGERS = range(-(2**63), 2**63)  # that OTLP can carry
 _NS = 1_000_000_000
 _CLIENTS_TURN = frozenset({Outcome.OK, Outcome.CLIENT_ERROR, Outcome.REJECTED, Outcome.CLIENT_GONE})
 
@@ -252,9 +255,11 @@ def _events(record: RequestRecord, start: int) -> tuple[Event, ...]:
 
 
 def _value(given: object) -> Value | None:
-    """A field as an attribute; None for what is unknown or empty."""
+    """A field as an attribute; None for what is unknown, empty, or an integer that OTLP has no room for."""
     if isinstance(given, str):
         return str(given)[:_LONGEST_TEXT]
     if isinstance(given, tuple):
         return tuple(str(item)[:_LONGEST_TEXT] for item in given) or None
-    return given if isinstance(given, bool | int | float) else None
+    if isinstance(given, int):
+        return given if given in _INTEGERS else None
+    return given if isinstance(given, float) else None

@@ -142,6 +142,22 @@ def test_the_attributes_of_a_request() -> None:
     assert not [value for value in root.attributes.values() if value is None or isinstance(value, Outcome)]
 
 
+def test_a_span_has_nothing_that_is_kept_from_the_log() -> None:
+    """What a worker is chosen by is a hash of the prompt's beginning: no use to a reader, and half of them are no int64."""
+    (root,) = spans(a_record(affinity=7))
+
+    assert "ridgeline.affinity" not in root.attributes
+
+
+@pytest.mark.parametrize(("tokens", "sent"), [(2**63 - 1, 2**63 - 1), (2**63, None), (2**64 - 1, None)])
+def test_an_integer_that_otlp_cannot_carry_is_left_out(tokens: int, sent: int | None) -> None:
+    """The exporter would log a traceback for each; a client may ask for as many tokens as it likes."""
+    root, attempt = spans(a_record(an_attempt(), max_tokens=tokens))
+
+    assert root.attributes.get("ridgeline.max_tokens") == sent
+    assert attempt.attributes.get("gen_ai.request.max_tokens") == sent
+
+
 def test_estimates_are_not_usage() -> None:
     """Tokens that were counted here because no usage came are not passed off as the worker's."""
     _, attempt = spans(a_record(an_attempt(), completion_tokens=30, completion_is_estimate=True))
