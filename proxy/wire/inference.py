@@ -123,7 +123,7 @@ def parse_request(body: bytes) -> InferenceRequest:
     """Read the body of a chat completion or completion.
 
     Raises `ClientFault` when it is no JSON object. A field of an unexpected type is read as absent: what to say about it is
-    for the worker, to whom the body goes unchanged.
+    for the worker, to whom the body goes unchanged. Counts may be whole numbers of any spelling (``7.0``, ``"7"``).
     """
     fields = _fields(body, _decode, _Body)
     options = fields.stream_options
@@ -273,8 +273,10 @@ def _parse_loosely(body: bytes, kind: type[_AnyBody]) -> _AnyBody:
         value = getattr(raw, name)
         if not value:
             continue
+        is_count = field.type == (int | None)
         try:
-            setattr(fields, name, msgspec.json.decode(value, type=field.type))
+            # Workers take 7.0 and "7" for the count 7, so it is one here too.
+            setattr(fields, name, msgspec.json.decode(value, type=field.type, strict=not is_count))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if name == "stream_options":
                 fields.stream_options = None

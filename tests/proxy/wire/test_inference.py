@@ -66,14 +66,20 @@ def test_stream_options(options, has, include):
         ('"max_tokens":5,"max_completion_tokens":7', 5),
         ('"max_tokens":7,"max_completion_tokens":5', 5),
         ('"max_tokens":-1', None),
-        ('"max_tokens":"5"', None),
+        ('"max_tokens":"5"', 5),
+        ('"max_tokens":1000.0', 1000),
+        ('"max_tokens":1e3,"max_completion_tokens":900.0', 900),
+        ('"max_tokens":-1.0', None),
+        ('"max_tokens":"many"', None),
+        ('"max_tokens":[5]', None),
+        ('"max_tokens":true', None),
         ('"max_tokens":5.5,"max_completion_tokens":9', 9),
         ('"max_tokens":1e30', None),
         ('"max_tokens":1000000000000000000000000000000', MAX_TOKENS),
     ],
 )
 def test_output_budget(fields, max_tokens):
-    """The smaller of both names; what is no count is absent, and an absurd one cannot spoil a sum."""
+    """The smaller of both names; whole numbers count as vLLM reads them, others are absent, an absurd one spoils no sum."""
     assert parse_request(b"{" + fields.encode() + b"}").max_tokens == max_tokens
 
 
@@ -85,7 +91,9 @@ def test_output_budget(fields, max_tokens):
         ('"messages":[],"n":3', 3, 2, 0),
         ('"n":0', 1, 0, 0),
         ('"n":-2', 1, 0, 0),
-        ('"n":"2"', 1, 0, 0),
+        ('"n":"2"', 2, 0, 0),
+        ('"n":2.0', 2, 0, 0),
+        ('"n":2.5', 1, 0, 0),
         ('"prompt":"abcd"', 1, 6, 0),
         ('"prompt":["a","b","c"]', 3, 13, 0),
         ('"prompt":["a","b","c"],"n":2', 6, 13, 0),
