@@ -41,10 +41,10 @@ class WorkerHealth:
         "_failed_before",
         "answered",
         "busy_until",
-        "ejections",
         "failed",
         "heard_at",
         "index",
+        "out_seconds",
         "pool",
         "reason",
         "recovered_at",
@@ -72,7 +72,7 @@ class WorkerHealth:
         self.reason = Condition.WELL
         self.until: float | None = None  # left out until then, and then on trial; None: not left out
         self.trial: int | None = None  # number of the request under way that decides
-        self.ejections = 0  # one soon after another
+        self.out_seconds = 0.0  # how long it was left out the last time
         self.recovered_at: float | None = None  # after which it starts slowly; None: it has its whole share
         self.busy_until: float | None = None
         self.refused_until = 0.0  # until then nobody who waits is sent there, if it has refused a request
@@ -377,13 +377,12 @@ class FleetHealth:
         if not self._is_allowed(worker):
             return
         rules = self._rules
-        if worker.recovered_at is not None and now - worker.recovered_at > rules.max_ejection_seconds:
-            worker.ejections = 0
-        seconds = min(rules.ejection_seconds * 2.0 ** min(worker.ejections, 30), rules.max_ejection_seconds)
-        worker.ejections += 1
+        well_seconds = 0.0 if worker.recovered_at is None else now - worker.recovered_at
+        doubled_seconds = min(2.0 * worker.out_seconds, rules.max_ejection_seconds)
+        worker.out_seconds = max(rules.ejection_seconds, doubled_seconds - well_seconds)
         worker.reason = reason
-        worker.until = now + seconds
-        worker.trial = None
+        worker.until = now + worker.out_seconds
+        worker.trial = worker.recovered_at = None
         worker.forget_counts()
         self.ejected[name] = worker
         self.half_open.discard(worker.index)

@@ -204,7 +204,7 @@ class HealthRules:
     failure_ratio: float = 0.5  # of the requests of the last half minute, 0 to 1, once there are enough
     failure_ratio_requests: int = 20  # enough
     silence_seconds: float = 30.0  # that all running requests of a worker send nothing although they should
-    ejection_seconds: float = 5.0  # out for so long at first; doubled each time that it fails again
+    ejection_seconds: float = 5.0  # out for so long at first; grows each time that it fails soon again
     max_ejection_seconds: float = 300.0
     max_ejected_ratio: float = 0.5  # of a pool's workers, 0 to 1; more are never left out at once
     slow_start_seconds: float = 30.0  # after which a worker that came back has its whole share again; 0: at once

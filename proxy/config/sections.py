@@ -213,7 +213,10 @@ class HealthConfig(Section):
     )
     ejection_seconds: Seconds = Field(
         default=_HEALTH.ejection_seconds,
-        description="Seconds until a worker that was left out gets one request as a trial; doubled each time it fails again.",
+        description=(
+            "Seconds until a worker that was left out gets one request as a trial. The next time it is twice the last, less "
+            "the seconds it was well between them, but never less than this."
+        ),
     )
     max_ejection_seconds: Seconds = Field(
         default=_HEALTH.max_ejection_seconds, description="Bound of that doubling, in seconds."

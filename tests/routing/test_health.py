@@ -149,16 +149,62 @@ def test_each_failed_trial_doubles_the_time() -> None:
     assert waits == [5.0, 10.0, 20.0, 30.0, 30.0]
 
 
-def test_a_worker_that_was_well_for_long_begins_anew() -> None:
-    """After a long good time the first ejection is a short one again."""
+@pytest.mark.parametrize(
+    ("well_seconds", "expected"),
+    [
+        (0.0, [5.0, 10.0, 20.0, 40.0]),
+        (2.0, [5.0, 8.0, 14.0, 26.0]),
+        (4.0, [5.0, 6.0, 8.0, 12.0]),
+        (25.0, [5.0, 5.0, 5.0, 5.0]),
+    ],
+    ids=["fails at once", "hardly well", "well for less than it was out", "in trouble each half minute"],
+)
+def test_being_well_takes_back_what_was_doubled(well_seconds: float, expected: list[float]) -> None:
+    """The next time out is twice the last one less the seconds that the worker was well between them, but never too short."""
     fleet = a_fleet()
-    for began in (0.0, 10.0, 1000.0):
-        fail(fleet, now=began)
+    now, waits = 0.0, []
+    for _ in expected:
+        fail(fleet, now=now)
         until = fleet.workers["w-0"].until
-        assert until == began + {0.0: 5.0, 10.0: 10.0, 1000.0: 5.0}[began]
+        waits.append(until - now)
         look(fleet, until)
         fleet.begins("w-0")
         fleet.has_begun("w-0", until)
+        now = until + well_seconds
+
+    assert waits == expected
+
+
+def test_a_worker_that_was_well_for_the_longest_time_begins_anew() -> None:
+    """However long it was left out before: the bound of the doubling is also the time after which nothing of it is left."""
+    fleet = a_fleet(rules=replace(RULES, max_ejection_seconds=30.0))
+    now = 0.0
+    for _ in range(5):
+        fail(fleet, now=now)
+        now = fleet.workers["w-0"].until
+        look(fleet, now)
+        fleet.begins("w-0")
+        fleet.has_begun("w-0", now)
+    assert fleet.workers["w-0"].out_seconds == 30.0
+
+    fail(fleet, now=now + 30.0)
+
+    assert fleet.workers["w-0"].out_seconds == 5.0
+
+
+def test_time_out_is_no_time_well() -> None:
+    """A trial that fails doubles the time, whatever the worker had been before it was left out."""
+    fleet = a_fleet()
+    fail(fleet)
+    look(fleet, 5.0)
+    fleet.begins("w-0")
+    fleet.has_begun("w-0", 5.0)
+    fail(fleet, now=25.0)
+    look(fleet, 30.0)
+
+    fleet.failed("w-0", "broken", 30.0, fleet.begins("w-0"))
+
+    assert fleet.workers["w-0"].until == 40.0
 
 
 def test_a_trial_that_decides_nothing_is_made_again() -> None:
