@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes an environment of its own with vLLM's CPU build, for `make demo-vllm` and tests/vllm; prints what it needs and takes.
-# Does nothing when the last installation was of the same versions, in the same place, with the same Python.
+# Does nothing when the last installation was of the same versions with the same Python, wherever it was made.
 #
 #   RIDGELINE_VLLM_VENV=DIR   an environment that has vLLM already: nothing is installed
 #
@@ -35,9 +35,9 @@ if command -v flock >/dev/null; then # two at once would install into each other
     flock 9
 fi
 
-state() { echo "torch $torch, vllm $vllm, $("$venv/bin/python" -VV), $(pwd -P)"; }
-if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(state)" ]; then
-    exit 0
+state() { echo "torch $torch, vllm $vllm, $("$venv/bin/python" -VV)"; }
+if [ -f "$stamp" ] && state=$(state 2>/dev/null); then # an environment whose Python has gone is made anew
+    case $(cat "$stamp") in "$state" | "$state, /"*) exit 0 ;; esac # older stamps end with their place
 fi
 
 base=
