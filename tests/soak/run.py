@@ -223,8 +223,9 @@ def _answers(sent: Sequence[Sent], report: Report, books: Books) -> list[Check]:
 
 
 def _had_begun(one: Sent, report: Report) -> bool:
-    """Whether an error in place of the first token came too late for another worker: a response begins before its tokens."""
-    return one.endpoint == RESPONSES.endpoint and report.met(one.result, {Fault.ERROR_EVENT})
+    """Whether something came too late for another worker, as a response begins before its tokens: an error, or the silence of
+    a slowed worker until its call of a tool, which a response has in one piece, is whole."""
+    return one.endpoint == RESPONSES.endpoint and report.met(one.result, {Fault.ERROR_EVENT, Fault.SLOW})
 
 
 def _leaks(gateway: Gateway, metrics: Metrics) -> Check:
