@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,25 @@ def test_the_unit_gives_the_time_that_ending_takes():
     assert int(seconds) >= LimitsConfig().drain_seconds + KILL_MARGIN_SECONDS + CONTROL_END_SECONDS
     (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)
     assert set(codes.split()) == {"2", str(EXIT_CONFIGURATION)}  # 2: `ridgeline serve` found problems in the file
+
+
+@pytest.mark.parametrize(
+    ("models", "status", "said"),
+    [("[{name: my-model, workers: [http://127.0.0.1:8000]}]", 0, ""), ("[]", 2, "models: is empty")],
+)
+def test_a_reload_looks_at_the_file_first(models: str, status: int, said: str, tmp_path: Path) -> None:
+    """What comes of the signal is only in the log; `systemctl reload` says what fails before it. A good file prints nothing."""
+    config = tmp_path / "ridgeline.yaml"
+    config.write_text(f"models: {models}\n")
+    check, signal = re.findall(r"^ExecReload=(.*)$", UNIT.read_text(), re.MULTILINE)
+    command = check.replace("/opt/ridgeline/bin/ridgeline", f"{sys.executable} -m proxy.cli")
+    command = command.replace("/etc/ridgeline/ridgeline.yaml", str(config))
+
+    done = subprocess.run(shlex.split(command), check=False, cwd=ROOT, capture_output=True, text=True)
+
+    assert signal == "/bin/kill -HUP $MAINPID"
+    assert (done.returncode, done.stdout) == (status, "")
+    assert said in done.stderr
 
 
 async def test_a_gateway_says_when_it_is_up_and_when_it_ends(worker: ScriptedWorker, tmp_path: Path) -> None:
