@@ -14,7 +14,7 @@ READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_ca
 READ_ONLY_TESTS += $(wildcard tests/dashboards/test_grafana.py tests/dashboards/test_rules.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vllm compare-vllm test test-vllm test-vllm-all check fix docs bench compiled chaos soak signals fuzz clean runtime dev
+.PHONY: help demo demo-vllm compare-vllm test test-vllm test-vllm-all check fix docs bench image-check compiled chaos soak signals fuzz clean runtime dev
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' Makefile | while IFS=@ read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -64,6 +64,9 @@ docs: dev ## Make a site of the documentation in build/site; a broken link is an
 
 bench: dev ## Measure the cost of the gateway (ARGS=… reaches the benchmark)
 	@$(PYTHON) -m benchmarks $(ARGS)
+
+image-check: ## Build the image and run it with a simulated worker (a minute; docker or ENGINE=podman; ARGS='--build-arg PYTHON=…')
+	@deploy/container/check.sh $(ARGS)
 
 compiled: dev ## A copy in .cache/compiled whose serving path is C, a fifth cheaper a request (2 minutes; needs a C compiler)
 	@$(PYTHON) -m benchmarks.compiled --into .cache/compiled
