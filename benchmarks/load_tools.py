@@ -1,8 +1,9 @@
 """`ridgeline probe` beside other load tools, on the same endpoint with the same prompts: ``python -m benchmarks.load_tools``.
 
 AIPerf and GuideLLM are installed on first use, each in an environment of its own below ``.cache/load-tools``. Without
-``--url`` a simulated worker is started. Each round measures so many requests at once with one tool after the other, so that
-what disturbs the machine disturbs all of them.
+``--url`` a simulated worker is started. Each round keeps so many requests under way by one tool after the other, so that what
+disturbs the machine disturbs all of them. The streams' starts are spread over the time of one request, and of every tool's
+requests those count that the probe would count: sent and answered while all streams ran.
 """
 
 # ruff: noqa: S603 -- pip, and the tools that it has installed
@@ -20,16 +21,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
 import msgspec
 
 from benchmarks.policies import row
 from benchmarks.tool import ROOT
+from proxy.probing.answer import Answer
 from proxy.probing.endpoint import Endpoint, Target, session_of
 from proxy.probing.running import learn_prompts
+from proxy.probing.steady import steady_of
 from simulator.children import child
 
 _HOME = ROOT / ".cache" / "load-tools"
@@ -39,25 +42,27 @@ _PACKAGES = {
 }
 _START_SECONDS = 60.0
 _RUN_SECONDS = 300.0
-_HEADS = ("requests at once", "tool", "TTFT P50", "TPOT", "tokens/s")
+_AIPERF_METRICS = ("time_to_first_token", "inter_token_latency", "usage_completion_tokens")
+_HEADS = ("under way", "tool", "TTFT P50", "TPOT", "tokens/s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What every tool sends: so many requests at once, again and again, none of whose prompts was sent before."""
+    """What every tool sends: so many streams, each of them one request after the other, no prompt a second time."""
 
     url: str
     model: str
     at_once: int
     prompt_tokens: int
     output_tokens: int
-    bursts: int
+    in_turn: int  # requests of each stream
+    alone_seconds: float  # one request, from sending to the last token; the streams' starts are spread over it
     texts: tuple[str, ...]  # a prompt for each request
     tokenizer: Path  # GuideLLM and AIPerf want one, though the counts are the endpoint's
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a tool says: the median of TTFT, the mean of TPOT, and generated tokens over the time that it took."""
+    """Median of TTFT, mean of TPOT and generated tokens a second, while all streams ran."""
 
     ttft_seconds: float
     tpot_seconds: float
@@ -65,19 +70,11 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def by_probe(load: Load, _folder: Path) -> Found:
-    """The third experiment of the probe, once for each burst."""
+    """The steady load of the probe."""
     command = [sys.executable, "-m", "proxy.cli", "probe", load.url, "--model", load.model, "--json", "--only-cold"]
     command += ["--outputs", "", "--prompts", "", "--contexts", str(load.prompt_tokens), "--concurrency", str(load.at_once)]
-    command += ["--concurrency-output", str(load.output_tokens)]
-    points = []
-    for _ in range(load.bursts):
-        found = json.loads(_output_of(command))
-        points += found["concurrency"][0]["points"]
-    return Found(
-        ttft_seconds=median(point["ttft_seconds"] for point in points),
-        tpot_seconds=fmean(point["tpot_seconds"] for point in points),
-        tokens_per_second=fmean(point["tokens_per_second"] for point in points),
-    )
+    command += ["--concurrency-output", str(load.output_tokens), "--steady", str(load.in_turn)]
+    return msgspec.convert(json.loads(_output_of(command))["steady"][0]["points"][0], Found)
 
 
 def by_aiperf(load: Load, folder: Path) -> Found:
@@ -88,57 +85,78 @@ def by_aiperf(load: Load, folder: Path) -> Found:
     command += ["--input-file", str(_prompts(load, folder, "text")), "--custom-dataset-type", "single_turn"]
     command += ["--dataset-sampling-strategy", "sequential", "--tokenizer", str(load.tokenizer), "--workers-max", "1"]
     command += ["--concurrency", str(load.at_once), "--request-count", str(len(load.texts))]
+    if load.at_once > 1:
+        command += ["--concurrency-ramp-duration", f"{load.alone_seconds:.3f}"]
     command += ["--ui", "none", "--no-gpu-telemetry", "--no-server-metrics", "--output-artifact-dir", str(folder)]
     _output_of(command)
-    return aiperf_figures((folder / "profile_export_aiperf.json").read_bytes())
+    return found_of(aiperf_answers((folder / "profile_export.jsonl").read_bytes()), load.at_once)
 
 
 def by_guidellm(load: Load, folder: Path) -> Found:
     """GuideLLM."""
-    backend = f"kind=openai_http,target={load.url},model={load.model},request_format=/v1/completions"
-    command = [str(_program("guidellm")), "run", "--backend", backend, "--disable-console"]
-    command += ["--profile", f"kind=concurrent,streams={load.at_once}"]
+    backend: dict[str, object] = {
+        "kind": "openai_http",
+        "target": load.url,
+        "model": load.model,
+        "request_format": "/v1/completions",
+    }
+    backend["extras"] = {"body": {"temperature": 0, "min_tokens": load.output_tokens}}  # the other tools' sampling
+    command = [str(_program("guidellm")), "run", "--backend", json.dumps(backend), "--disable-console"]
+    command += ["--profile", f"kind=concurrent,streams={load.at_once},rampup_duration={load.alone_seconds:.3f}"]
     command += ["--constraint", f"kind=max_requests,count={len(load.texts)}"]
     command += ["--tokenizer", f"kind=huggingface_auto,model={load.tokenizer}"]
     command += ["--data", f"kind=json_file,path={_prompts(load, folder, 'prompt')}"]
     command += ["--output", f"kind=json,path={folder / 'guidellm.json'}"]
     _output_of(command)
-    return guidellm_figures((folder / "guidellm.json").read_bytes())
+    return found_of(guidellm_answers((folder / "guidellm.json").read_bytes()), load.at_once)
 
 
 TOOLS: dict[str, Callable[[Load, Path], Found]] = {"ridgeline probe": by_probe, "aiperf": by_aiperf, "guidellm": by_guidellm}
 
 
-class _Quantiles(msgspec.Struct):
-    avg: float
-    p50: float | None = None
+def aiperf_answers(lines: bytes) -> list[Answer]:
+    """From its export of requests, one JSON document a line. What it calls inter-token latency is a mean over the request."""
+    found = []
+    for line in lines.splitlines():
+        one = json.loads(line)
+        told = {name: one["metrics"][name]["value"] for name in _AIPERF_METRICS}
+        ttft, each, count = (told[name] for name in _AIPERF_METRICS)
+        begin, end = one["metadata"]["request_start_ns"] / 1e9, one["metadata"]["request_end_ns"] / 1e9
+        found.append(_answer(begin, end, ttft / 1e3, each / 1e3, count))
+    return found
 
 
-class _AiperfExport(msgspec.Struct):
-    time_to_first_token: _Quantiles
-    inter_token_latency: _Quantiles
-    output_token_throughput: _Quantiles
-
-
-def aiperf_figures(export: bytes) -> Found:
-    """From its JSON, whose times are in milliseconds. What it calls inter-token latency is a mean over a request."""
-    found = msgspec.json.decode(export, type=_AiperfExport)
-    return Found(
-        ttft_seconds=(found.time_to_first_token.p50 or 0.0) / 1e3,
-        tpot_seconds=found.inter_token_latency.avg / 1e3,
-        tokens_per_second=found.output_token_throughput.avg,
-    )
-
-
-def guidellm_figures(export: bytes) -> Found:
+def guidellm_answers(export: bytes) -> list[Answer]:
     """From the requests in its JSON; its own time per output token counts TTFT too, its inter-token latency does not."""
-    requests = json.loads(export)["benchmarks"][0]["requests"]["successful"]
-    seconds = max(one["request_end_time"] for one in requests) - min(one["request_start_time"] for one in requests)
-    return Found(
-        ttft_seconds=median(one["time_to_first_token_ms"] for one in requests) / 1e3,
-        tpot_seconds=fmean(one["inter_token_latency_ms"] for one in requests) / 1e3,
-        tokens_per_second=sum(one["output_tokens"] for one in requests) / seconds,
+    return [
+        _answer(
+            one["request_start_time"],
+            one["request_end_time"],
+            one["time_to_first_token_ms"] / 1e3,
+            one["inter_token_latency_ms"] / 1e3,
+            one["output_tokens"],
+        )
+        for one in json.loads(export)["benchmarks"][0]["requests"]["successful"]
+    ]
+
+
+def _answer(sent_at: float, ended_at: float, ttft_seconds: float, tpot_seconds: float, tokens: float) -> Answer:
+    first_at = sent_at + ttft_seconds
+    return Answer(
+        sent_at=sent_at,
+        ended_at=ended_at,
+        first_token_at=first_at,
+        last_token_at=first_at + tpot_seconds * (tokens - 1),
+        completion_tokens=round(tokens),
     )
+
+
+def found_of(answers: Sequence[Answer], at_once: int) -> Found:
+    """Figures of what counts, by the probe's own rule. `RuntimeError` if nothing does."""
+    steady = steady_of(answers, at_once)
+    if not steady.counted:
+        raise RuntimeError(f"there never were {at_once} requests under way for the time of one")
+    return msgspec.convert(asdict(steady), Found)
 
 
 def install(tool: str) -> None:
@@ -193,17 +211,19 @@ async def measure(url: str | None, options: argparse.Namespace) -> dict[tuple[in
         endpoint = Endpoint(Target(url=url), session, time.perf_counter)
         await endpoint.prepare()
         prompts, _ = await learn_prompts(endpoint)
+        alone = await endpoint.ask(prompts.text(options.prompt_tokens, secrets.token_hex(8)), options.output_tokens)
         for number in range(options.rounds):
             for at_once in options.at_once:
                 for tool, measured_by in TOOLS.items():
-                    count = at_once * options.bursts
+                    count = at_once * options.in_turn
                     load = Load(
                         url=url,
                         model=endpoint.model,
                         at_once=at_once,
                         prompt_tokens=options.prompt_tokens,
                         output_tokens=options.output_tokens,
-                        bursts=options.bursts,
+                        in_turn=options.in_turn,
+                        alone_seconds=alone.whole_seconds or 1.0,
                         texts=tuple(prompts.text(options.prompt_tokens, secrets.token_hex(8)) for _ in range(count)),
                         tokenizer=tokenizer,
                     )
@@ -241,10 +261,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load_tools", description=__doc__)
     parser.add_argument("--url", help="an endpoint with one model and without a key (default: a simulated worker)")
-    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4], help="requests at once (default 1 and 4)")
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4], help="streams (default 1 and 4)")
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--output-tokens", type=int, default=128)
-    parser.add_argument("--bursts", type=int, default=6, help="so many times each (default 6)")
+    parser.add_argument("--in-turn", type=int, default=6, help="requests of each stream, 3 or more (default 6)")
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args(arguments)
     found = asyncio.run(measure(options.url, options))

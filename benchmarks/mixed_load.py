@@ -44,6 +44,7 @@ class Plan:
     per_second: float
     requests: int
     seed: int
+    policy: str = "prefix-affinity"
 
 
 class _Line(msgspec.Struct):
@@ -56,14 +57,14 @@ class _Line(msgspec.Struct):
     tpot_seconds: float | None = None
 
 
-def config_of(urls: Sequence[str], short: int | None, ports: Sequence[int], log: Path) -> dict[str, Any]:
+def config_of(urls: Sequence[str], short: int | None, policy: str, ports: Sequence[int], log: Path) -> dict[str, Any]:
     """All workers in one pool, or the first ``short`` ones in a pool for short requests."""
     if short is None:
-        pools = [{"name": "all", "max_total_tokens": _MOST_TOKENS, "workers": list(urls)}]
+        pools = [{"name": "all", "policy": policy, "max_total_tokens": _MOST_TOKENS, "workers": list(urls)}]
     else:
         pools = [
-            {"name": "short", "max_total_tokens": BOUNDARY_TOKENS, "workers": list(urls[:short])},
-            {"name": "long", "max_total_tokens": _MOST_TOKENS, "workers": list(urls[short:])},
+            {"name": "short", "policy": policy, "max_total_tokens": BOUNDARY_TOKENS, "workers": list(urls[:short])},
+            {"name": "long", "policy": policy, "max_total_tokens": _MOST_TOKENS, "workers": list(urls[short:])},
         ]
     names = ("listen", "observe_listen", "admin_listen")
     listeners = {name: f"{HOST}:{port}" for name, port in zip(names, ports, strict=True)}
@@ -101,7 +102,7 @@ async def measure(plan: Plan, short: int | None, folder: Path) -> list[tuple[str
         urls = [await url_of(worker) for worker in workers]
         ports = [free_port() for _ in range(3)]
         path = folder / "gateway.yaml"
-        path.write_text(yaml.safe_dump(config_of(urls, short, ports, log)))
+        path.write_text(yaml.safe_dump(config_of(urls, short, plan.policy, ports, log)))
         gateway = await stack.enter_async_context(
             child("gateway", ["-m", "proxy.cli", "serve", "--config", str(path)], folder=folder, grace_seconds=10.0)
         )

@@ -6,38 +6,47 @@ import json
 
 import pytest
 
-from benchmarks.load_tools import Found, aiperf_figures, guidellm_figures, table_of
+from benchmarks.load_tools import Found, aiperf_answers, found_of, guidellm_answers, table_of
 
 
 def test_aiperf_speaks_of_milliseconds() -> None:
-    """The median of TTFT, and the mean over requests of what it calls inter-token latency."""
-    export = {
-        "time_to_first_token": {"unit": "ms", "avg": 120.0, "p50": 121.0},
-        "inter_token_latency": {"unit": "ms", "avg": 8.5, "p50": 8.0},
-        "output_token_throughput": {"unit": "tokens/sec", "avg": 423.0},
+    """Instants in nanoseconds, TTFT and what it calls inter-token latency in milliseconds."""
+    line = {
+        "metadata": {"request_start_ns": 100_000_000_000, "request_end_ns": 101_200_000_000},
+        "metrics": {
+            "time_to_first_token": {"value": 121.0, "unit": "ms"},
+            "inter_token_latency": {"value": 8.0, "unit": "ms"},
+            "usage_completion_tokens": {"value": 128, "unit": "tokens"},
+        },
     }
 
-    found = aiperf_figures(json.dumps(export).encode())
+    (found,) = aiperf_answers(json.dumps(line).encode() + b"\n")
 
-    assert found == Found(ttft_seconds=0.121, tpot_seconds=pytest.approx(0.0085), tokens_per_second=423.0)  # type: ignore[arg-type]
+    assert (found.sent_at, found.ended_at, found.completion_tokens) == (100.0, 101.2, 128)
+    assert found.ttft_seconds == pytest.approx(0.121)
+    assert found.tpot_seconds == pytest.approx(0.008)
 
 
 def test_guidellm_is_read_by_its_requests() -> None:
-    """Throughput is over the time from the first request to the end of the last."""
+    """Only those count that ran while all streams did, as of the probe's own."""
     requests = [
         {
             "request_start_time": 100.0 + at,
-            "request_end_time": 102.0 + at,
+            "request_end_time": 101.0 + at,
             "time_to_first_token_ms": 30.0 + 10 * at,
             "inter_token_latency_ms": 8.0 + at,
             "time_per_output_token_ms": 99.0,
-            "output_tokens": 128,
+            "output_tokens": 100,
         }
-        for at in range(3)
+        for at in (0, 0.5, 1, 1.5)
     ]
-    found = guidellm_figures(json.dumps({"benchmarks": [{"requests": {"successful": requests}}]}).encode())
+    answers = guidellm_answers(json.dumps({"benchmarks": [{"requests": {"successful": requests}}]}).encode())
 
-    assert found == Found(ttft_seconds=0.04, tpot_seconds=0.009, tokens_per_second=3 * 128 / 4.0)
+    found = found_of(answers, 2)
+
+    assert (found.ttft_seconds, found.tpot_seconds) == pytest.approx((0.0375, 0.00875))
+    with pytest.raises(RuntimeError, match="never were 3 requests under way"):
+        found_of(answers, 3)
 
 
 def test_each_tool_stands_beside_the_probe() -> None:
