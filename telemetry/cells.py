@@ -71,13 +71,17 @@ def create_cells(path: Path, layout: Layout, writer: Writer | None = None, *, he
     file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         # Allocated now: on a full memory file system a sparse file would end the process by SIGBUS at some later count.
-        os.posix_fallocate(file, 0, _file_bytes(layout))
+        names = _encode(layout.names)
+        file_bytes = _names_at(layout) + len(names)
+        os.posix_fallocate(file, 0, file_bytes)
         os.pwrite(file, _header(layout), 0)
-        os.pwrite(file, _encode(layout.names), _names_at(layout))
-        mapped = mmap.mmap(file, _file_bytes(layout))
+        os.pwrite(file, names, _names_at(layout))
+        mapped = mmap.mmap(file, file_bytes)
         if writer is not None:
-            for cell, start in gauge_starts(layout, writer):
-                mapped[_HEADER.size + cell * _CELL_BYTES : _HEADER.size + (cell + 1) * _CELL_BYTES] = struct.pack("=d", start)
+            with memoryview(mapped)[_HEADER.size : _names_at(layout)].cast("d") as values:
+                for cell, start in gauge_starts(layout, writer):
+                    if start != 0.0:  # zero is there already
+                        values[cell] = start
         _take_over(heir_of or path, layout, mapped)
         fresh.replace(path)
     except BaseException:

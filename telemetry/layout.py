@@ -195,10 +195,10 @@ def gauge_starts(layout: Layout, writer: Writer) -> Iterator[tuple[int, float]]:
     """All cells of the gauges that this kind of process sets, each with its value before anything was observed: 0, or NaN."""
     for family in CATALOG:
         if family.kind is Kind.GAUGE and family.writer is writer:
+            first, count, start = _OFFSETS[family.name], cells_per_block(family), family.start
             for base in layout.blocks(family.scope):
-                first = base + _OFFSETS[family.name]
-                for cell in range(first, first + cells_per_block(family)):
-                    yield cell, family.start
+                for cell in range(base + first, base + first + count):
+                    yield cell, start
 
 
 def family_meaning(family: Family) -> tuple[object, ...]:
@@ -207,10 +207,12 @@ def family_meaning(family: Family) -> tuple[object, ...]:
     return (family.name, family.kind.name, family.scope.name, family.writer.name, family.bounds, closed)
 
 
+# `repr` of nested tuples of strings and floats keeps apart what differs, wherever quotes and commas stand.
+_MEANING = repr([family_meaning(family) for family in CATALOG])
+
+
 def _digest(names: Names) -> str:
-    # `repr` of nested tuples of strings and floats keeps apart what differs, wherever quotes and commas stand.
-    meaning = ([family_meaning(family) for family in CATALOG], names.routes, names.pools, names.workers, names.keys)
-    return sha256(repr(meaning).encode()).hexdigest()
+    return sha256(f"{_MEANING}{(names.routes, names.pools, names.workers, names.keys)!r}".encode()).hexdigest()
 
 
 def moves(old: Layout, new: Layout) -> list[tuple[int, int, int]]:

@@ -12,7 +12,7 @@ from time import monotonic as clock
 from time import time as wall_clock
 from typing import TYPE_CHECKING
 
-from proxy.published import GuidanceReader, TopologyReader
+from proxy.published import GuidanceReader
 from proxy.records import RecordSender
 from proxy.rundir import RECORDS_SOCKET, serving_cells
 from proxy.serving.admission import Admission
@@ -20,6 +20,7 @@ from proxy.serving.beginnings import Beginnings
 from proxy.serving.counting import CountingProcess
 from proxy.serving.endpoints import Endpoint, Endpoints
 from proxy.serving.exchange import Exchange
+from proxy.serving.following import TopologyFollower
 from proxy.serving.hedged import HedgedExchange
 from proxy.serving.lookups import Owners
 from proxy.serving.quotas import Quotas
@@ -36,6 +37,7 @@ from proxy.wire.tracing import Tracer, hash_of, header_pattern
 from routing.hedging import HedgeBudget
 from routing.policy import Decision
 from routing.retry_budget import RetryBudget
+from routing.ring import Ring
 from routing.topology import Key, Topology, Worker
 from telemetry.catalog import Writer
 from telemetry.cells import create_cells, reset_gauges
@@ -112,7 +114,7 @@ class ServingState:
         self.loads = WorkerLoads(self._cells.values, layout, topology, run_dir, number, processes, random.getrandbits(32))
         self.sender = RecordSender(run_dir / RECORDS_SOCKET, on_drop=self._count_dropped)
         self.counting = CountingProcess()
-        self._news = TopologyReader(run_dir)
+        self._follower = TopologyFollower(run_dir, loop, self.loads.rings_for, self.adopt)
         self._guidance_news = GuidanceReader(run_dir)
         self._id_prefix = os.urandom(8).hex()
         self._ids = 0
@@ -122,15 +124,18 @@ class ServingState:
         self.quotas = Quotas(self._cells.values, layout, topology, self.loads, clock())
         self.admission = Admission(self)
 
-    def adopt(self, topology: Topology) -> None:
-        """Go on with another topology. Requests that are under way end where they began; their figures are counted here."""
+    def adopt(self, topology: Topology, rings: dict[int, Ring]) -> None:
+        """Go on with another topology and its rings.
+
+        Requests that are under way end where they began; their figures are counted here.
+        """
         layout = Layout.of(topology)
         if layout.digest != self._layout.digest:
             self._cells = create_cells(
                 self._cells_path, layout, Writer.SERVING
             )  # takes over what both have, requests in flight included
             self._layout = layout
-        self.loads.adopt(self._cells.values, layout, topology)
+        self.loads.adopt(self._cells.values, layout, topology, rings)
         self._wire(topology)
         self.quotas.adopt(self._cells.values, layout, topology, self.loads, clock())
         self.admission.adopt()
@@ -233,13 +238,7 @@ class ServingState:
         self._expire([*self.exchanges, *self.clients], 0)
         for connections in self._connections.values():
             connections.drop_old(now)
-        topology = self._news.read_news()
-        if topology is not None:
-            try:
-                self.adopt(topology)
-            except Exception:
-                self._news.forget()  # tried again at the next look
-                raise
+        self._follower.look()
         guidance = self._guidance_news.read_news()
         if guidance is not None:
             self.loads.follow(guidance)

@@ -6,7 +6,7 @@ started yet adds nothing; without control every worker counts as up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from proxy.rundir import CONTROL_CELLS, serving_cells
@@ -18,7 +18,7 @@ from routing.health import EJECTED, Condition, FleetHealth
 from routing.hedging import Withheld
 from routing.policy import ELSEWHERE, Decision, Snapshot
 from routing.ranks import choose_rank
-from routing.ring import Ring, rings_of
+from routing.ring import Ring, rings_in_steps, rings_of
 from routing.topology import Pool, Topology, Worker
 from telemetry.catalog import Scope
 from telemetry.cells import Cells, map_cells
@@ -140,14 +140,21 @@ class WorkerLoads:
         self._blocks: dict[tuple[str, str, str], Block] = {}  # by model, pool and worker, as cells are
         self._topology = topology
         self._rings: dict[int, Ring] = {}  # by pool index
-        self.adopt(values, layout, topology)
+        self.adopt(values, layout, topology, rings_of(topology.pools))
 
-    def adopt(self, values: memoryview[float], layout: Layout, topology: Topology) -> None:
-        """Go on with another topology and this process's array for it; what is in flight goes on counting where it can."""
+    def rings_for(self, topology: Topology) -> Iterator[dict[int, Ring] | None]:
+        """Make the rings of another topology of those that there are, in steps: see `rings_in_steps`."""
+        rings = {(pool.model, pool.name): self._rings[pool.index] for pool in self._topology.pools if pool.index in self._rings}
+        return rings_in_steps(topology.pools, rings)
+
+    def adopt(self, values: memoryview[float], layout: Layout, topology: Topology, rings: dict[int, Ring]) -> None:
+        """Go on with another topology, its rings, and this process's array for it.
+
+        What is in flight goes on counting where it can.
+        """
         self._values = values
         self._layout = layout
         self.health.adopt(topology)
-        rings = {(pool.model, pool.name): self._rings[pool.index] for pool in self._topology.pools if pool.index in self._rings}
         self._topology = topology
         self.caps = caps_of(topology, self.guidance)
         before, self._blocks = self._blocks, {}
@@ -157,7 +164,7 @@ class WorkerLoads:
         for gone in before.values():
             gone.is_live = False
         self._pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
-        self._rings = rings_of(topology.pools, rings)
+        self._rings = rings
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._requests: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT)
         self.ledger = Ledger(values)

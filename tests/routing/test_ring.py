@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from routing.ring import Ring, merged, needs_ring, rings_of
+from routing.ring import PLACED_AT_ONCE, Ring, merged, needs_ring, rings_in_steps, rings_of
 from tests.routing.topologies import a_pool, a_worker
 
 _random = Random(4)
@@ -103,3 +103,27 @@ def test_only_pools_with_a_choice_and_a_policy_that_looks_have_rings():
     assert [needs_ring(pool) for pool in pools] == [False, False, True]
     assert rings_of(pools[:2]) == {}
     assert repr(rings_of(pools)[0]) == "<Ring of 2 workers>"
+
+
+def test_many_new_workers_are_placed_in_steps():
+    """No step places more than so many, over all pools together, and the rings that come last are those made at once."""
+    lots = [range(30), range(30, 45), range(45, 50)]
+    pools = [replace(a_pool(*lot, policy="session"), index=index) for index, lot in enumerate(lots)]
+
+    *steps, rings = rings_in_steps(pools)
+
+    assert steps == [None] * ((50 - 1) // PLACED_AT_ONCE)
+    assert rings is not None
+    assert {index: (ring._points, ring._names) for index, ring in rings.items()} == {
+        pool.index: (whole._points, whole._names) for pool in pools for whole in [Ring(pool.workers)]
+    }
+
+
+def test_workers_that_stay_take_no_step():
+    """They are on the earlier ring: what is left is made at once, however many they are."""
+    before = {("m", "default"): Ring([a_worker(number) for number in range(3 * PLACED_AT_ONCE)])}
+
+    (rings,) = rings_in_steps([a_pool(*range(1, 3 * PLACED_AT_ONCE + 1), policy="session")], before)
+
+    assert rings is not None
+    assert rings[0].home(KEYS[0]) == Ring([a_worker(number) for number in range(1, 3 * PLACED_AT_ONCE + 1)]).home(KEYS[0])

@@ -14,6 +14,7 @@ from proxy.serving.exchange import Exchange
 from proxy.serving.hedged import HedgedExchange
 from proxy.serving.state import EXPIRED_AT_ONCE, TICK_SECONDS, Lag, ServingState
 from proxy.upstream.usage_refusals import NEEDED
+from routing.ring import rings_of
 from routing.topology import Key, Topology, assemble
 from telemetry.layout import Layout, offset, slot
 from tests.proxy.fleets import a_decision, a_topology
@@ -31,6 +32,10 @@ async def state(tmp_path: Path) -> ServingState:
 def a_state(run_dir: Path, topology: Topology = TWO, number: int = 0) -> ServingState:
     publish(run_dir, topology)
     return ServingState(topology, run_dir, number, 2, asyncio.get_running_loop())
+
+
+def adopt(state: ServingState, topology: Topology) -> None:
+    state.adopt(topology, rings_of(topology.pools))
 
 
 def in_flight(state: ServingState, worker: str) -> float:
@@ -59,7 +64,7 @@ async def test_a_removed_key_is_not_found_any_more(tmp_path):
     keys = tuple(Key(index=at, name=text, sha256=sha256(text.encode()).digest()) for at, text in enumerate("ab"))
     state = a_state(tmp_path, assemble(TWO.models, keys, TWO.limits))
 
-    state.adopt(assemble(TWO.models, keys[1:], TWO.limits))
+    adopt(state, assemble(TWO.models, keys[1:], TWO.limits))
 
     assert state.keys.get(sha256(b"a").digest()) is None
     assert state.keys.get(sha256(b"b").digest()) is not None
@@ -69,7 +74,7 @@ async def test_counters_are_carried_over(state):
     """A reload loses no count, and the peers find the new array under the same path."""
     state._count_dropped(3)
 
-    state.adopt(MORE)
+    adopt(state, MORE)
     state._count_dropped(1)
 
     assert state.loads._values[offset("ridgeline_records_dropped_total")] == 4
@@ -101,9 +106,9 @@ async def test_connections_to_a_kept_worker_are_kept(state):
     worker = TWO.workers[1]
     kept = state.connections_to(worker)
 
-    state.adopt(MORE)
+    adopt(state, MORE)
     assert state.connections_to(worker) is kept
-    state.adopt(a_topology({"default": ["w-2", "w-0"]}))
+    adopt(state, a_topology({"default": ["w-2", "w-0"]}))
 
     assert state.connections_to(worker) is not kept
 
@@ -118,7 +123,7 @@ async def test_what_was_learned_of_a_worker_leaves_with_it(state):
             state.usage_refusals.add(url, 0.0)
         state.usage_refusals.add(f"{url}0", 0.0)
 
-    state.adopt(a_topology({"default": ["w-2", "w-1"]}))
+    adopt(state, a_topology({"default": ["w-2", "w-1"]}))
 
     assert state.fingerprints == {stays: "fp"}
     assert state.reports_cached == {stays}
@@ -128,7 +133,7 @@ async def test_what_was_learned_of_a_worker_leaves_with_it(state):
 
 async def test_new_limits_hold_for_kept_connections(state):
     """How long a connection may take and stay is what the topology in force says."""
-    state.adopt(a_topology({"default": ["w-0", "w-1"]}, limits={"connect_seconds": 1.5, "worker_idle_seconds": 2.5}))
+    adopt(state, a_topology({"default": ["w-0", "w-1"]}, limits={"connect_seconds": 1.5, "worker_idle_seconds": 2.5}))
 
     connections = state.connections_to(state.topology.workers[0])
     assert (connections.connect_seconds, connections.idle_seconds) == (1.5, 2.5)
@@ -140,7 +145,7 @@ async def test_a_new_worker_key_is_sent_from_then_on(state):
     before = a_decision(TWO, "w-0")
     assert b"Bearer old-key\r\n" in state.request_prefix(before, endpoint)
     fresh = a_topology({"default": ["w-0", "w-1"]}, key="new-key")
-    state.adopt(fresh)
+    adopt(state, fresh)
 
     state.request_prefix(before, endpoint)  # a request that was connecting during the reload is sent now
 
@@ -208,13 +213,13 @@ async def test_only_who_hedges_has_exchanges_that_do(state):
     hedged = a_topology({"default": ["w-0", "w-1"]}, hedging={"after_seconds": 1})
     assert state.exchange_type is Exchange
 
-    state.adopt(hedged)
+    adopt(state, hedged)
     budget = state.hedge_budgets["m", "default"]
-    state.adopt(a_topology({"default": ["w-0", "w-1", "w-2"]}, hedging={"after_quantile": 0.9}))
+    adopt(state, a_topology({"default": ["w-0", "w-1", "w-2"]}, hedging={"after_quantile": 0.9}))
 
     assert state.exchange_type is HedgedExchange
     assert state.hedge_budgets == {("m", "default"): budget}
-    state.adopt(TWO)
+    adopt(state, TWO)
     assert (state.exchange_type, state.hedge_budgets) == (Exchange, {})
 
 

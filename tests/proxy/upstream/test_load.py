@@ -15,6 +15,7 @@ from proxy.upstream.load import WorkerLoads
 from routing.demand import Demand
 from routing.estimate import TokenEstimate
 from routing.policy import PoolReason
+from routing.ring import rings_of
 from routing.topology import Topology
 from telemetry.catalog import Writer
 from telemetry.cells import create_cells
@@ -39,7 +40,7 @@ class Process:
     def adopt(self, topology: Topology) -> None:
         self.topology = topology
         self.values = create_cells(self.path, Layout.of(topology), Writer.SERVING).values
-        self.loads.adopt(self.values, Layout.of(topology), topology)
+        self.loads.adopt(self.values, Layout.of(topology), topology, rings_of(topology.pools))
 
     def figure(self, worker: str, cell: int) -> float:
         (index,) = [each.index for each in self.topology.workers if each.name == worker]
