@@ -84,7 +84,15 @@ class GatewayError(AssertionError):
 class Gateway:
     """A running gateway; made by `running_gateway`."""
 
-    def __init__(self, config: Mapping[str, Any], folder: Path, *, processes: int, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        folder: Path,
+        *,
+        processes: int,
+        environ: Mapping[str, str],
+        run_by: Sequence[str] = (),
+    ) -> None:
         ports = iter(free_ports(3))
         listeners = {name: f"127.0.0.1:{next(ports)}" for name in ("listen", "observe_listen", "admin_listen")}
         self.log_path = folder / "records.jsonl"
@@ -97,6 +105,7 @@ class Gateway:
         self._stderr_path = folder / "stderr.txt"
         self._process_count = processes
         self._environ = environ
+        self._run_by = run_by
         self._process: asyncio.subprocess.Process | None = None
 
     def _url(self, listener: str, tls: str) -> str:
@@ -128,10 +137,11 @@ class Gateway:
         """Write the configuration and start the command; does not wait until it is ready."""
         self.config_path.write_text(yaml.safe_dump(self.config))
         kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        command = ["-m", "proxy.cli", "serve", "--config", str(self.config_path), "--processes", str(self._process_count)]
+        program = (*self._run_by, sys.executable, "-m", "proxy.cli")
+        command = (*program, "serve", "--config", str(self.config_path), "--processes", str(self._process_count))
         with self._stderr_path.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, *command, cwd=ROOT, env={**kept, **self._environ}, stdout=output, stderr=output
+                *command, cwd=ROOT, env={**kept, **self._environ}, stdout=output, stderr=output
             )
 
     async def ready(self, url: str | None = None, timeout_seconds: float = START_SECONDS) -> None:
@@ -225,17 +235,19 @@ async def running_gateway(
     processes: int = 1,
     environ: Mapping[str, str] | None = None,
     wait_ready: bool = True,
+    run_by: Sequence[str] = (),
 ) -> AsyncIterator[Gateway]:
     """Start a gateway and stop it at the end, with the checks of `Gateway.stop`.
 
     ``config`` is the configuration file as a value, less what is filled in here (listeners, log); ``workers`` alone stands for
-    one model ``tiny`` with these base URLs. With both, the model is added to the configuration.
+    one model ``tiny`` with these base URLs. With both, the model is added to the configuration. ``run_by`` is a command that
+    becomes the one behind it, as ``unshare`` does.
     """
     whole = dict(config or {})
     if workers:
         whole["models"] = [*whole.get("models", []), {"name": "tiny", "workers": list(workers)}]
     with tempfile.TemporaryDirectory(prefix="ridgeline-test-") as folder:
-        gateway = Gateway(whole, Path(folder), processes=processes, environ=environ or {})
+        gateway = Gateway(whole, Path(folder), processes=processes, environ=environ or {}, run_by=run_by)
         try:
             await gateway.start()
             if wait_ready:
