@@ -30,6 +30,8 @@ chromium:chromium:the tests of the live page in a browser
 nginx:nginx-light:streams through nginx
 systemd-analyze:systemd:the check of the systemd unit
 setpriv:util-linux:the gateway as a user without rights
+unshare:util-linux:volumes that are full or read-only, links that swallow packets
+ip:iproute2:links that swallow packets
 redis-server:redis-server:quotas that several gateways share
 faketime:faketime:a wall clock that is set while the gateway runs
 jq:jq:the commands of the how-to pages

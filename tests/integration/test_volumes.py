@@ -12,6 +12,7 @@ import pytest
 from tests.integration.answers import chat_answer, usage_of
 from tests.integration.gateway import Gateway, GatewayError, Metrics, running_gateway
 from tests.integration.load import eventually
+from tests.integration.namespaces import in_own
 from tests.integration.raw_client import RawClient, request_bytes
 from tests.integration.scene import CHAT, chat_body
 from tests.integration.scripted_worker import ScriptedWorker
@@ -19,22 +20,22 @@ from tests.integration.steps import Send
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.flaky(reruns=2)]
 
-OWN_MOUNTS = ("unshare", "--map-root-user", "--mount", "sh", "-c")
 LOST = "ridgeline_log_lines_dropped_total"
 
 
 def on_volume(path: Path, options: str) -> tuple[str, ...]:
     """What runs a gateway for which a volume in memory with these options lies at this path, and for nobody else."""
-    return (*OWN_MOUNTS, f'mount -t tmpfs -o {options} none "$0" && exec "$@"', str(path))
+    return (*in_own("mount"), "sh", "-c", f'mount -t tmpfs -o {options} none "$0" && exec "$@"', str(path))
 
 
 def logged(gateway: Gateway) -> list[str]:
     """The lines of the log as the gateway itself would read them."""
-    return Path(f"/proc/{gateway.supervisor.pid}/root/{gateway.config['log']['path']}").read_text().splitlines()
+    its_root = Path("/proc", str(gateway.supervisor.pid), "root")
+    return (its_root / gateway.config["log"]["path"].removeprefix("/")).read_text().splitlines()
 
 
 async def among_its_mounts(gateway: Gateway, command: str) -> int:
-    """Run a command of a shell where the gateway is; its exit status."""
+    """Run a command of a shell where the gateway is; return its exit status."""
     enter = ("nsenter", "--target", str(gateway.supervisor.pid), "--user", "--preserve-credentials", "--mount")
     process = await asyncio.create_subprocess_exec(*enter, "sh", "-c", command, stderr=asyncio.subprocess.DEVNULL)
     return await process.wait()
