@@ -14,7 +14,7 @@ READ_ONLY_TESTS := tests/test_architecture.py $(wildcard tests/telemetry/test_ca
 READ_ONLY_TESTS += $(wildcard tests/dashboards/test_grafana.py tests/dashboards/test_rules.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vllm compare-vllm test test-vllm test-vllm-all check fix docs bench image-check compiled chaos soak signals fuzz clean runtime dev
+.PHONY: help demo demo-vllm compare-vllm test test-vllm test-vllm-all check fix docs bench image-check compiled test-compiled chaos soak signals fuzz clean runtime dev
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' Makefile | while IFS=@ read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -33,6 +33,7 @@ compare-vllm: runtime ## A real vLLM on the CPU beside a simulated worker fitted
 test: check ## Run everything that decides whether a change may land (ARGS='-k …' reaches pytest)
 	@deploy/setup/test_tools.sh
 	@deploy/setup/tests.sh $(ARGS)
+	@[ -n "$(ARGS)" ] || $(MAKE) --no-print-directory test-compiled
 
 test-vllm: dev ## Only the tests against a real vLLM, which `make test` runs too (leave out: ARGS="-m 'not vllm'")
 	@$(PYTHON) -m pytest tests/vllm $(ARGS)
@@ -68,9 +69,13 @@ bench: dev ## Measure the cost of the gateway (ARGS=… reaches the benchmark)
 image-check: ## Build the image and run it with a simulated worker (a minute; docker or ENGINE=podman; ARGS='--build-arg PYTHON=…')
 	@deploy/container/check.sh $(ARGS)
 
-compiled: dev ## A copy in .cache/compiled whose serving path is C, a fifth cheaper a request (2 minutes; needs a C compiler)
-	@$(PYTHON) -m benchmarks.compiled --into .cache/compiled
+compiled: dev ## A copy in .cache/compiled whose serving path is C, as in the image (2 minutes; needs a C compiler)
+	@rm -rf .cache/compiled build/lib* build/bdist* build/temp*
+	@RIDGELINE_COMPILED=1 $(PYTHON) -m pip install --quiet --no-deps --target .cache/compiled .
 	@echo "cd .cache/compiled && ../../$(PYTHON) -m proxy.cli serve --config FILE"
+
+test-compiled: compiled ## The tests of the serving path against that copy, which `make test` runs too (4 minutes)
+	@deploy/setup/compiled_tests.sh $(ARGS)
 
 chaos: dev ## Kill, hang, slow and drain workers under load and check every answer (5 minutes; ARGS='--seconds 3600 --seed 7')
 	@$(PYTHON) -m tests.chaos $(ARGS)

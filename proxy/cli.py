@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from proxy.built import serving_path
 from proxy.importing.command import import_config
 from proxy.planning.command import plan
 from proxy.probing.command import probe
@@ -36,7 +37,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version  # noqa: PLC0415 (see the module)
 
-        typer.echo(f"ridgeline {version('ridgeline')}")
+        typer.echo(f"ridgeline {version('ridgeline')} (serving path {serving_path()})")
         raise typer.Exit
 
 

@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from proxy.built import serving_path
 from proxy.listener import bound_address, listen_fault, open_listeners
 from proxy.notices import notice
 from proxy.rundir import CONTROL_ADDRESSES, DRAIN, PROCESSES, STOPPING_MARK, RunDirectory, serving_cells
@@ -246,7 +247,8 @@ class Supervisor:
                 self._is_up = True
                 notice(
                     "INFO",
-                    f"ridgeline is up: clients {scheme}://{self._listen_address}, observers {observers}, admin {admin}",
+                    f"ridgeline is up: clients {scheme}://{self._listen_address}, observers {observers}, admin {admin}; "
+                    f"serving path {serving_path()}",
                 )
                 tell_systemd(READY)
 

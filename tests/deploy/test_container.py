@@ -36,7 +36,9 @@ def test_the_lock_has_everything_that_the_project_asks_for():
     ]:
         wanted = Requirement(text)
         assert wanted.specifier.contains(pins[canonicalize_name(wanted.name)]), text
-    assert Requirement("setuptools>=77").specifier.contains(locked("build.lock")["setuptools"])
+    build = locked("build.lock")
+    assert Requirement("setuptools>=77").specifier.contains(build["setuptools"])
+    assert Requirement("Cython>=3.1").specifier.contains(build["cython"])
 
 
 def test_floors_that_avoid_an_advisory_are_those_that_are_told():

@@ -1,6 +1,7 @@
 """The command line: what each command hands on, and its exit status."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -19,10 +20,10 @@ def run(*arguments):
 
 
 def test_version():
-    """The version is that of the installed distribution."""
+    """The version is that of the installed distribution, and how the serving path runs stands beside it."""
     result = run("--version")
     assert result.exit_code == 0
-    assert result.output.startswith("ridgeline 0.")
+    assert re.fullmatch(r"ridgeline 0\.\S+ \(serving path (compiled|interpreted)\)\n", result.output)
 
 
 @pytest.mark.parametrize("command", ["serve", "check", "simulate", "plan", "doctor"])
