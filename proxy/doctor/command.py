@@ -186,7 +186,7 @@ def _configured(config: Config) -> tuple[dict[str, str], tuple[Target, ...]]:
             health_path=pool.health_path,
         )
         for model in topology.models
-        for pool in model.pools
+        for pool in (*model.pools, *model.stages)
         for worker in pool.workers
     )
 
@@ -211,7 +211,7 @@ def _searched(config: Config) -> dict[tuple[str, str], tuple[tuple[str, ...], Po
     return {
         (model.name, pool.name): (model.aliases, pool)
         for model in topology.models
-        for pool in model.pools
+        for pool in (*model.pools, *model.stages)
         if pool.finds_workers
     }
 

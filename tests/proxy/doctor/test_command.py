@@ -167,6 +167,20 @@ async def test_a_worker_at_fault(make, more, code):
         assert (await codes(a_config(url, more=more)))[code] is Severity.ERROR
 
 
+async def test_workers_of_a_prefill_stage_are_looked_at():
+    """Listed or found, with the key of the pool that they compute for: without them that pool computes everything itself."""
+    async with served(a_vllm("m", key=KEY)) as url, served(a_vllm("m", key=KEY)) as stage:
+        pool = f'{{name: p, workers: ["{url}"], prefill: {{workers: ["{stage}"]}}, worker_key: {KEY}}}'
+        config = parse_config(a_config().replace("workers: []", f"pools: [{pool}]"), {}, "test")
+        seen = await observe(config, patience=PATIENT)
+        assert [(one.target.pool, one.target.url) for one in seen.workers] == [("p", url), ("p-prefill", stage)]
+        assert {found.code: found.severity for found in find(seen)} == HINTS
+
+        found_stage = pool.replace(f'["{stage}"]', "{dns: no-such-host.invalid, port: 8000}")
+        config = parse_config(a_config().replace("workers: []", f"pools: [{found_stage}]"), {}, "test")
+        assert (await observe(config, patience=PATIENT)).unseen_pools == ("m/p-prefill",)
+
+
 async def test_the_right_key_is_sent():
     """A worker that wants the configured key gets it."""
     async with served(a_vllm("m", key=KEY)) as url:
