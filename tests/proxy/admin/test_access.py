@@ -15,6 +15,7 @@ import pytest
 from aiohttp import ClientResponse, DummyCookieJar, web
 from aiohttp.test_utils import TestClient, TestServer
 
+from dashboards.live.assets import assets
 from proxy.admin.access import COOKIE, SESSION_SECONDS, AdminAccess
 from proxy.admin.login import add_login
 from proxy.admin.token import AdminRules, digest_of
@@ -218,6 +219,26 @@ async def test_the_form_may_do_nothing_else(start):
     assert "<script" not in text
     assert answer.headers["Cache-Control"] == "no-store"
     assert answer.headers["Referrer-Policy"] == "same-origin"  # with `no-referrer` a browser would send Origin: null
+
+
+async def test_the_form_has_the_colours_of_the_page(start):
+    """By light and by dark: each colour that both style sheets name is the same in both."""
+    caller = await start()
+    form = await (await caller.call(path="/login")).text()
+    page = assets()["style.css"].body.decode()
+
+    for of_form, of_page in zip(_colours(form), _colours(page)[:2], strict=True):
+        shared = of_form.keys() & of_page.keys()
+        assert len(shared) >= 8
+        assert {name: of_form[name] for name in shared} == {name: of_page[name] for name in shared}
+
+
+def _colours(text: str) -> list[dict[str, str]]:
+    """The values of the style's variables: those of light, then those that are others by dark."""
+    return [
+        dict(re.findall(r"(--[\w-]+):\s*([^;}]+)", block.replace("\n", "")))
+        for block in re.findall(r":root\s*\{(.*?)\}", text, re.DOTALL)
+    ]
 
 
 async def test_sessions_are_bounded(start):
