@@ -41,6 +41,8 @@ MOST_VIEWERS = 16
 WRITE_SECONDS = 10.0
 """For a viewer to take what it was sent."""
 PERIOD_SECONDS = 1.0
+UNSEEN_SECONDS = 5.0
+"""Between two looks that nobody sees: so exactly it is known since when things are as they are."""
 _MOST_LOAD_RATIO = 0.02  # of this process, for making views
 _BYTES_PER_SECOND = 128 * 1024  # that a viewer gets on average
 _FRESH_SECONDS = 0.25  # how old a view may be that is given to who asks for one
@@ -101,6 +103,7 @@ class LiveFeed:
         self._news = asyncio.Event()
         self._is_closing = False
         self._looked_at = -_FRESH_SECONDS
+        self._minute = 0.0  # since 1970, of the last look
         self._cost_seconds = 0.0
         self._fleet = b""
         self._rows = b""
@@ -130,11 +133,17 @@ class LiveFeed:
         while True:
             pause = max(PERIOD_SECONDS, self._cost_seconds / _MOST_LOAD_RATIO, len(self._fleet) / _BYTES_PER_SECOND)
             await asyncio.sleep(pause)
+            if self.can_wait(monotonic()):
+                continue
             try:
                 async with self._looking:
                     await self._look()
             except Exception:
                 _log.exception("the live page could not be brought up to date")
+
+    def can_wait(self, now: float) -> bool:
+        """Whether nobody would see a look at this instant (monotonic), the last was not long ago, and no minute ended since."""
+        return not self.viewers and now < self._looked_at + UNSEEN_SECONDS and self._clock.now() // 60 == self._minute
 
     async def fleet(self) -> bytes:
         """The fleet of this moment as JSON."""
@@ -246,6 +255,7 @@ class LiveFeed:
 
         view = await made(build(around, self.window, self._since))
         self._hour.look(snapshot, around.now_unix_seconds)
+        self._minute = around.now_unix_seconds // 60
         findings = await made(self._findings.steps(view, self._watch.drifts(), self._hour))
         self._looks += 1
         self._fleet = msgspec.json.encode(

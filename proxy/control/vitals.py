@@ -1,4 +1,4 @@
-"""What control finds out about the gateway itself, once a second: who is left out, what its processes use, what was lost."""
+"""What control finds out about the gateway itself: who is left out and what was lost, once a second; what its processes use."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from math import nan
+from contextlib import suppress
+from math import inf, nan
 from pathlib import Path
+from time import monotonic
 
 from proxy.control.fleet import Fleet
 from proxy.control.observer import GatewayView
@@ -21,6 +23,8 @@ from telemetry.layout import Layout, most_series, slot
 _log = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 1.0
+PROCESSES_SECONDS = 5.0
+"""How old figures of processes get; a restart is seen at the next look."""
 
 _LEFT_OUT = {reason: slot("ridgeline_worker_left_out", reason=reason) for reason in LABELS["ridgeline_worker_left_out.reason"]}
 _UP = slot("ridgeline_worker_up")
@@ -70,6 +74,8 @@ class Vitals:
         self._fleet = fleet
         self._view = view
         self._list = run_dir / PROCESSES
+        self._processes_due_at = 0.0
+        self._list_changed_ns: int | None = None  # when it was changed last, as of the last look at processes
         self._processes = processes
         self._log_dropped = log_dropped
         self._log_told = 0
@@ -85,13 +91,16 @@ class Vitals:
         """Look every second until cancelled. A fault of ours in one look is logged and does not end it."""
         while True:
             try:
-                self.look()
+                self.look(monotonic())
             except Exception:
                 _log.exception("the gateway could not look at itself")
             await asyncio.sleep(PERIOD_SECONDS)
 
-    def look(self) -> None:
-        """Write down what is there now."""
+    def look(self, now: float = inf) -> None:
+        """Write down what is there.
+
+        What processes use takes longest, and is only looked at when that is due at ``now``, a monotonic instant.
+        """
         topology, cells = self._fleet.topology, self._fleet.cells.values
         if topology is not self._topology:
             self._topology, self._layout = topology, Layout.of(topology)
@@ -108,9 +117,12 @@ class Vitals:
         self._log_told = dropped
         for file, cell in _UNWRITTEN.items():
             cells[cell] = float(self._is_unwritten(file))
-        self._look_at_processes(cells)
+        if now >= self._processes_due_at or _changed_ns(self._list) != self._list_changed_ns:
+            self._processes_due_at = now + PROCESSES_SECONDS
+            self._look_at_processes(cells)
 
     def _look_at_processes(self, cells: memoryview[float]) -> None:
+        self._list_changed_ns = _changed_ns(self._list)
         listed = read_list(self._list)
         used = usages(listed, os.getppid())
         for role, seconds in self._cpu.take(used).items():
@@ -139,6 +151,12 @@ class Vitals:
                     usage.open_descriptors,
                     usage.most_descriptors,
                 )
+
+
+def _changed_ns(path: Path) -> int | None:
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return None
 
 
 def _open_ratio(usage: Usage) -> float:

@@ -22,7 +22,7 @@ from proxy.admin.token import AdminRules, digest_of
 from proxy.control.drifting import DriftWatch
 from proxy.control.fleet import open_control_cells
 from proxy.control.judging import Judge
-from proxy.control.live import LiveFeed
+from proxy.control.live import UNSEEN_SECONDS, LiveFeed
 from proxy.control.observer import GatewayView
 from proxy.rundir import STOPPING_MARK, serving_cells
 from telemetry.catalog import Writer
@@ -285,6 +285,22 @@ async def test_a_wall_clock_that_is_set_makes_nothing_last_for_an_hour(start: Ca
     fleet, hour = (json.loads(text) for text in (await page.feed.fleet(), page.feed.hour()))
     assert fleet["now_unix_seconds"] == 630.0
     assert [minute["begins_unix_seconds"] for minute in hour[0]["minutes"]] == [600.0 - 3600.0]
+
+
+async def test_looks_that_nobody_sees_are_fewer(start: Callable[..., Awaitable[Page]]) -> None:
+    """One in five seconds remembers since when things are so, and one at the end of each minute keeps the hour."""
+    clock = Clock()
+    page = await start(clock=clock.steady)
+    await page.feed.fleet()
+    looked_at = page.feed._looked_at
+
+    assert page.feed.can_wait(looked_at + UNSEEN_SECONDS - 0.1)
+    assert not page.feed.can_wait(looked_at + UNSEEN_SECONDS)
+    page.feed.viewers = 1
+    assert not page.feed.can_wait(looked_at + 1.0)
+    page.feed.viewers = 0
+    clock.now = 60.0
+    assert not page.feed.can_wait(looked_at + 1.0)
 
 
 async def test_a_large_fleet_holds_nobody_up(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import subprocess
 from collections.abc import AsyncIterator
@@ -116,6 +117,27 @@ async def test_a_process_that_is_short_of_descriptors_is_told_once(scene: Scene,
     assert shown[1] == 3
     assert isnan(scene.figure("process_open_descriptors", role="counting"))
     assert len([line for line in caplog.messages if "file descriptors open that it may have" in line]) == 2
+
+
+async def test_what_processes_use_is_read_less_often_than_the_rest(scene: Scene) -> None:
+    """Every few seconds, and at once when the supervisor has started another one."""
+    child = await asyncio.create_subprocess_exec("cat", stdin=subprocess.PIPE)
+    listed = scene.run_dir / PROCESSES
+    listed.write_text("serving 0 0\n")
+    shown = []
+    for now, text in ((100.0, None), (101.0, f"serving {child.pid} 1\n"), (102.0, None), (104.0, None), (107.0, None)):
+        if text is not None:
+            listed.write_text(text)
+            os.utime(listed, ns=(0, 1))  # a change that any clock of files would tell
+        if now == 102.0:
+            resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (500, 1000))
+        scene.vitals.look(now)
+        shown.append(scene.figure("process_most_descriptors", role="serving"))
+    await child.communicate(b"")
+
+    assert isnan(shown[0])
+    assert shown[1] == shown[2] == shown[3] != 500
+    assert shown[4] == 500
 
 
 async def test_lost_lines_of_the_log_are_counted_once(scene: Scene) -> None:
