@@ -105,7 +105,8 @@ def borrowed(
 ) -> tuple[Pool, list[Worker]] | None:
     """The workers of another pool that help this one: the least loaded, while all of this pool's have far more to do.
 
-    Only plain idleness is borrowed with a share of 0. ``None``: nobody helps.
+    Only plain idleness is borrowed with a share of 0, and nobody who has more than a share of other gateways' requests.
+    ``None``: nobody helps.
     """
     load = snapshot.load_tokens
     own = min(load[worker.index] for worker in candidates)
@@ -115,7 +116,11 @@ def borrowed(
     if other is None or not _surely_accepts(other, demand):
         return None
     most = pool.borrow_below_ratio * own
-    found = [worker for worker in takers(other, demand, snapshot, tried) if load[worker.index] <= most]
+    found = [
+        worker
+        for worker in takers(other, demand, snapshot, tried)
+        if load[worker.index] <= most and worker.index not in snapshot.crowded
+    ]
     if not found:
         return None
     least = min(load[worker.index] for worker in found)

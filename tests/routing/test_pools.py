@@ -218,6 +218,14 @@ def test_nobody_is_borrowed_who_is_down_or_too_small():
     assert decided(BORROWING, a_demand(900), busy, guidance=lengths(BORROWING, w_2=100, w_3=8000))[0] == "short"
 
 
+def test_nobody_is_borrowed_whom_other_gateways_have_filled():
+    """A worker with nothing of this gateway's and more than its share of others' is not idle; the next one may be."""
+    busy = (400, 400, 0, 10)
+    assert decided(BORROWING, a_demand(10), busy) == ("long", 2, PoolReason.BORROWED)
+    assert decided(BORROWING, a_demand(10), busy, crowded={2: 5000.0}) == ("long", 3, PoolReason.BORROWED)
+    assert decided(BORROWING, a_demand(10), busy, crowded={2: 5000.0, 3: 5000.0})[0] == "short"
+
+
 def test_a_pool_that_is_not_there_helps_nobody():
     """A reload may have taken the other pool away: the request is treated as if none were named."""
     model = a_model(a_pool(0, 1, name="short", overflow_to="gone", borrows_from="gone"))
