@@ -61,6 +61,13 @@ def test_every_service_is_confined_and_says_how_it_is():
         assert has_check or name == "collector", name
 
 
+def test_no_check_is_quoted_wrongly_by_podman_compose():
+    """It joins the words of a CMD with quotes that a space or a quote in one breaks; CMD-SHELL it hands on whole."""
+    for name, service in services().items():
+        form, *words = service.get("healthcheck", {}).get("test") or ["NONE"]
+        assert form != "CMD" or not [word for word in words if set(word) & set(" '\"();")], name
+
+
 def test_what_is_mounted_is_there():
     """What is missing would become an empty folder."""
     found = services()
