@@ -33,10 +33,10 @@ from proxy.control.drifting import DriftWatch
 from proxy.control.guiding import Guide
 from proxy.control.judging import Judge
 from proxy.control.learning import TokenAdviser
-from proxy.control.observer import RECENT_RECORDS
 from proxy.control.pace import PaceAdviser
 from proxy.control.prefixes import Prefixes
 from proxy.control.tracing_sinks import Followers
+from proxy.control.view import RECENT_RECORDS
 from proxy.records import FrameReader, RecordSender, encode_frame
 from telemetry.layout import Layout
 from telemetry.record import RequestRecord

@@ -21,8 +21,9 @@ from proxy.control.drifting import DriftWatch
 from proxy.control.fleet import Fleet
 from proxy.control.judging import Judge
 from proxy.control.live import LiveFeed
-from proxy.control.observer import GatewayView, observer_app
+from proxy.control.observer import observer_app
 from proxy.control.overlay import AddedWorker, LastWorkerError, Overlay, OverlayError
+from proxy.control.view import GatewayView
 from routing.topology import Topology
 from telemetry.chains import ChainTable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from proxy.control.observer import GatewayView
+from proxy.control.view import GatewayView
 from routing.health import Condition
 
 _log = logging.getLogger(__name__)

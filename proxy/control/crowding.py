@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from time import monotonic
 
 from proxy.control.fleet import Fleet
-from proxy.control.observer import GatewayView
+from proxy.control.view import GatewayView
 from routing.crowding import crowding
 from routing.demand import ASSUMED_OUTPUT_TOKENS
 from telemetry.layout import Layout, slot

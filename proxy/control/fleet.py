@@ -14,9 +14,9 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from proxy.control.observer import GatewayView
 from proxy.control.overlay import Overlay, keep_overlay
 from proxy.control.probe import WorkerCells, WorkerProbe
+from proxy.control.view import GatewayView
 from proxy.discovery.found import Found, keep_found
 from proxy.published import publish
 from proxy.rundir import CONTROL_CELLS

@@ -17,7 +17,7 @@ from time import monotonic as clock
 from typing import Protocol
 
 from proxy.control.fleet import Fleet
-from proxy.control.observer import GatewayView
+from proxy.control.view import GatewayView
 from routing.quota import WINDOW_SECONDS, Quota, Window
 from routing.topology import Key, Topology
 from telemetry.layout import Layout, offset, slot

@@ -27,8 +27,8 @@ from dashboards.live.window import BOUNDS, HALF_SECONDS, Window
 from proxy.admin.access import STILL_LET_IN
 from proxy.control.drifting import DriftWatch
 from proxy.control.judging import Judge
-from proxy.control.observer import GatewayView
 from proxy.control.steady_clock import SteadyClock
+from proxy.control.view import GatewayView
 from routing.topology import Topology
 from telemetry.prefix_drift import Drift
 from telemetry.record import RequestRecord

@@ -12,7 +12,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import sys
 from collections import deque
 from contextlib import AsyncExitStack, suppress
@@ -24,10 +23,8 @@ from proxy.admin.access import AdminAccess
 from proxy.admin.routes import admin_app
 from proxy.admin.token import admin_rules
 from proxy.config.deployments import deployments_of
-from proxy.config.errors import RefusedError
-from proxy.config.sections import SharedQuotasConfig
 from proxy.config.settings import Config, ConfigError
-from proxy.config.tls import LISTENERS_TLS, ListenerTlsConfig, listener_files
+from proxy.config.tls import LISTENERS_TLS
 from proxy.config.wiring import build_topology, gpu_sources
 from proxy.control.calibrating import Calibrations
 from proxy.control.capping import CapAdviser
@@ -41,29 +38,32 @@ from proxy.control.guiding import Guide
 from proxy.control.hedging import HedgeAdviser
 from proxy.control.judging import Judge
 from proxy.control.learning import TokenAdviser
-from proxy.control.leasing import Leasing, LimitStore
+from proxy.control.leasing import Leasing
+from proxy.control.listeners import listen, tls_of, watch_certificates
 from proxy.control.live import LiveFeed
 from proxy.control.model_lengths import ModelLengths
-from proxy.control.observer import GatewayView, Site, observer_app
+from proxy.control.observer import observer_app
 from proxy.control.overlay import kept_overlay
 from proxy.control.pace import PaceAdviser
 from proxy.control.prefixes import Prefixes
 from proxy.control.probe import open_session
 from proxy.control.reload import Reloader, first_config
+from proxy.control.site import Site
 from proxy.control.speeds import Speeds
+from proxy.control.starting import CannotStartError, open_log, open_store
 from proxy.control.steady_clock import SteadyClock
 from proxy.control.tracing_sinks import Followers
 from proxy.control.unwritten import LOG, Unwritten
+from proxy.control.view import GatewayView
 from proxy.control.vitals import Vitals
 from proxy.discovery.finder import Finder
 from proxy.discovery.found import kept_found
-from proxy.listener import bound_address, listen_fault, open_listener
+from proxy.listener import bound_address
 from proxy.notices import notice
 from proxy.published import last_guidance
 from proxy.records import RecordReceiver
 from proxy.rundir import CONTROL_ADDRESSES, CONTROL_CELLS, DRAIN, RECORDS_SOCKET
 from proxy.supervisor import EXIT_CONFIGURATION, EXIT_OK
-from proxy.tls import ListenerTls
 from telemetry.layout import slot
 from telemetry.record import RequestRecord
 from telemetry.sinks.jsonlog import JsonLog
@@ -89,10 +89,6 @@ class Options:
     parent_fd: int | None  # a pipe whose end means that the supervisor is gone
 
 
-class CannotStartError(Exception):
-    """A setting names something that cannot be opened; the text says which and why."""
-
-
 async def run(config: Config, text: str, options: Options) -> None:
     """Run until SIGTERM, SIGINT or the end of the supervisor; ``text`` is what the configuration was read from.
 
@@ -111,7 +107,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         found = finder.found
         topology = overlay.over(found.over(configured))
         cells = open_control_cells(options.run_dir, topology)
-        log = _open_log(config.log.path)
+        log = open_log(config.log.path)
         followers = Followers(
             config, topology, version=version("ridgeline"), run_dir=options.run_dir, on_fault=_tell, clock=clock
         )
@@ -150,7 +146,7 @@ async def run(config: Config, text: str, options: Options) -> None:
                 _publish(options.run_dir / DRAIN, str(config.limits.drain_seconds))
 
         know(config)
-        leasing = Leasing(_store(config.quotas), config.quotas.lease_ratio)
+        leasing = Leasing(open_store(config.quotas), config.quotas.lease_ratio)
         stack.push_async_callback(leasing.close)
 
         def take(records: list[RequestRecord]) -> None:
@@ -167,7 +163,7 @@ async def run(config: Config, text: str, options: Options) -> None:
                 feed.revise(revised)
             log.write_all(records)
 
-        listeners = [_listen(name, getattr(config, name)) for name in ("observe_listen", "admin_listen")]
+        listeners = [listen(name, getattr(config, name)) for name in ("observe_listen", "admin_listen")]
         stack.push_async_callback(_close, log, followers)
         stack.callback(followers.send_metrics, view)
         receiver = RecordReceiver(options.run_dir / RECORDS_SOCKET, take, on_fault=_log.error)
@@ -180,7 +176,7 @@ async def run(config: Config, text: str, options: Options) -> None:
         fleet = Fleet(configured, overlay, cells, options.run_dir, view, session, found)
         stack.push_async_callback(fleet.close)
         addresses = [bound_address(listener) for listener in listeners]
-        shown = [_shown(name, getattr(config, name), options.config.parent) for name in LISTENERS_TLS]
+        shown = [tls_of(name, getattr(config, name), options.config.parent) for name in LISTENERS_TLS]
         for app, listener, tls in zip(
             (observer_app(view), admin_app(view, fleet, addresses[1], followers.view_of_chains, judge, watch, feed, access)),
             listeners,
@@ -213,7 +209,7 @@ async def run(config: Config, text: str, options: Options) -> None:
             asyncio.create_task(ConditionWatch(view).run()),
             asyncio.create_task(crowding.run(fleet)),
             asyncio.create_task(leasing.run(fleet, view)),
-            asyncio.create_task(_watch_certificates([tls for tls in shown if tls is not None])),
+            asyncio.create_task(watch_certificates([tls for tls in shown if tls is not None])),
             asyncio.create_task(feed.run()),
             asyncio.create_task(vitals.run()),
         ]
@@ -244,50 +240,6 @@ def _tell(text: str) -> None:
 async def _close(log: JsonLog, followers: Followers) -> None:
     """Write and send what waits, both at once and both bounded."""
     await asyncio.gather(asyncio.to_thread(log.close, _LOG_CLOSE_SECONDS), followers.close())
-
-
-def _open_log(path: str) -> JsonLog:
-    try:
-        return JsonLog(path, on_fault=lambda text: notice("ERROR", text))
-    except OSError as error:
-        raise CannotStartError(f"cannot open the request log {path}: {error.strerror}") from error
-
-
-def _store(settings: SharedQuotasConfig) -> LimitStore | None:
-    if settings.store is None:
-        return None
-    from proxy.control.redis_limits import RedisLimits  # noqa: PLC0415 -- an extra
-
-    try:
-        return RedisLimits(settings.store.get_secret_value())
-    except ImportError as error:
-        raise CannotStartError("quotas.store needs more packages: pip install 'ridgeline[quotas]'") from error
-
-
-def _shown(setting: str, tls: ListenerTlsConfig | None, folder: Path) -> ListenerTls | None:
-    files = listener_files(tls, folder)
-    if files is None:
-        return None
-    try:
-        return ListenerTls(files, lambda text: _log.error("%s: %s", setting, text))
-    except RefusedError as error:
-        raise CannotStartError(f"{setting}: {error.wrong}; {error.right}") from error
-
-
-async def _watch_certificates(shown: list[ListenerTls]) -> None:
-    """Renew what this process's listeners show; of the clients' it only tells."""
-    while shown:
-        await asyncio.sleep(_LOOK_SECONDS)
-        for tls in shown:
-            if tls.look():
-                _log.info("the certificate %s is shown from now on", tls.files.certificate)
-
-
-def _listen(setting: str, address: str) -> socket.socket:
-    try:
-        return open_listener(address)
-    except OSError as error:
-        raise CannotStartError(listen_fault(setting, address, error)) from error
 
 
 async def _watch_lag(fleet: Fleet, file: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from proxy.config.settings import Config
 from proxy.control.fleet import Fleet
-from proxy.control.observer import GatewayView
 from proxy.control.steady_clock import SteadyClock
+from proxy.control.view import GatewayView
 from proxy.serving.endpoints import Endpoints
 from routing.topology import Topology
 from telemetry.chains import ChainTable

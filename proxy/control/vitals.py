@@ -12,8 +12,8 @@ from pathlib import Path
 from time import monotonic
 
 from proxy.control.fleet import Fleet
-from proxy.control.observer import GatewayView
 from proxy.control.usage_of_processes import CpuCount, Usage, read_list, usages
+from proxy.control.view import GatewayView
 from proxy.rundir import PROCESSES
 from routing.health import Condition
 from routing.topology import Topology, Worker

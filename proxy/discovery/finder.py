@@ -15,7 +15,7 @@ from time import monotonic
 from proxy.config.found import SOURCES, FoundWorkersConfig, split_nameserver
 from proxy.config.settings import Config, stage_name
 from proxy.control.fleet import Fleet
-from proxy.control.observer import GatewayView
+from proxy.control.view import GatewayView
 from proxy.discovery.dns import DnsSource
 from proxy.discovery.file import FileSource
 from proxy.discovery.found import Found, FoundWorker, PoolName

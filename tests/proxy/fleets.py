@@ -14,9 +14,9 @@ from proxy.config.settings import Config, parse_config
 from proxy.config.wiring import build_topology
 from proxy.config.worker_url import parse_worker_url
 from proxy.control.fleet import Fleet, open_control_cells
-from proxy.control.observer import GatewayView
 from proxy.control.overlay import AddedWorker, Overlay
 from proxy.control.probe import open_session
+from proxy.control.view import GatewayView
 from proxy.discovery.found import Found
 from routing.policy import Decision, PoolReason, Reason
 from routing.topology import Topology

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.control.conditions import ConditionWatch
-from proxy.control.observer import GatewayView
+from proxy.control.view import GatewayView
 from proxy.rundir import CONTROL_CELLS, serving_cells
 from proxy.upstream.load import WorkerLoads
 from routing.topology import Topology

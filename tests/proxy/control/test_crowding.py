@@ -6,8 +6,8 @@ from pathlib import Path
 
 from proxy.control.crowding import CrowdingWatch
 from proxy.control.fleet import Fleet
-from proxy.control.observer import GatewayView
 from proxy.control.overlay import Overlay
+from proxy.control.view import GatewayView
 from proxy.rundir import serving_cells
 from routing.topology import Topology
 from telemetry.catalog import Writer

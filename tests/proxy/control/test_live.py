@@ -23,7 +23,7 @@ from proxy.control.drifting import DriftWatch
 from proxy.control.fleet import open_control_cells
 from proxy.control.judging import Judge
 from proxy.control.live import UNSEEN_SECONDS, LiveFeed
-from proxy.control.observer import GatewayView
+from proxy.control.view import GatewayView
 from proxy.rundir import STOPPING_MARK, serving_cells
 from telemetry.catalog import Writer
 from telemetry.cells import create_cells

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from proxy.control.fleet import Fleet
-from proxy.control.observer import GatewayView
+from proxy.control.view import GatewayView
 from proxy.control.vitals import Vitals, why_left_out
 from proxy.rundir import PROCESSES, serving_cells
 from routing.health import Condition

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from proxy.control import observer
-from proxy.control.observer import Site
+from proxy.control.site import MAX_CONNECTIONS, Site
 from proxy.listener import open_listener
 from tests.certificates import Authority
 
@@ -75,7 +74,7 @@ async def test_silent_connections_are_bounded_before_their_handshake(tmp_path: P
     await site.start(listener)
     silent = []
     try:
-        silent += [await asyncio.open_connection(*where) for _ in range(observer._MAX_CONNECTIONS)]
+        silent += [await asyncio.open_connection(*where) for _ in range(MAX_CONNECTIONS)]
         one_too_many, writer = await asyncio.open_connection(*where)
         async with asyncio.timeout(5):
             assert await one_too_many.read() == b""
