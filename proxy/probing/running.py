@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from proxy.control.probe import WorkerFigures, scan_page
+from proxy.control.worker_page import WorkerFigures, scan_page
 from proxy.probing.answer import Answer, Measured
 from proxy.probing.design import Burst
 from proxy.probing.endpoint import Endpoint, ProbeError

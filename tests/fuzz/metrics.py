@@ -8,7 +8,7 @@ from math import inf
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.control.probe import WorkerFigures, scan_page
+from proxy.control.worker_page import WorkerFigures, scan_page
 from tests.fuzz.inputs import put_together, take_apart
 
 WORDS = (

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from proxy.control.probe import WorkerFigures, scan_page
+from proxy.control.worker_page import WorkerFigures, scan_page
 from proxy.upstream.usage_filter import UsageFilter
 from proxy.wire.forms import read_form
 from proxy.wire.framing import AnswerHead, parse_answer_head
