@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +25,12 @@ WORDS = (
     *(b'"continuous_usage_stats":true', b'"echo":true', b'"user":"u"', b'"tools":[{}]', b'\\"', b"\\\\", b"\\ud800", b"NaN"),
     *(b"null", b"1e400", b"-0", b"\xef\xbb\xbf", b"\xff", b'"', b"{", b"}", b"[", b"]", b",", b":", b"Infinity", b"\\u0000"),
     *(b'"input":"', b'"previous_response_id":"r"', b'"max_output_tokens":1', b'"model":"a","model":"b"'),
+    *(b'"max_tokens":1000.0', b'"max_tokens":"7"', b'"max_tokens":1e3', b'"n":"2"', b".0", b"e3"),
 )
 LONGEST = 600
 _FAULTS = (ValueError, RecursionError)
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")  # of JSON
+_MOST_EXACT = 2.0**53  # larger numbers with a fraction or an exponent are no counts of anything
 
 
 def check(data: bytes, parse: Callable[[bytes], InferenceRequest] = parse_request) -> None:
@@ -102,7 +106,11 @@ def _is_private(value: object) -> bool:
 
 
 def _count(value: object) -> int | None:
-    """A number written without fraction and exponent; the gateway knows no others."""
+    """A whole number, however it is written: vLLM takes 7.0 and "7" for 7."""
+    if isinstance(value, str):
+        return _count(json.loads(value)) if _NUMBER.fullmatch(value) else None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) <= _MOST_EXACT else None
     return value if type(value) is int else None
 
 
