@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, nan
+from math import nan
 
 import pytest
 
-from routing.health import BUSY_SECONDS, MOST_BUSY_SECONDS, WINDOW_SECONDS, Condition, FleetHealth
-from routing.topology import HealthRules, Topology
+from routing.health import WINDOW_SECONDS, Condition, FleetHealth
+from tests.routing.fleets import RULES, a_fleet, fail, look, the_topology
 from tests.routing.topologies import a_model, a_pool, a_topology
-
-RULES = HealthRules(slow_start_seconds=0.0)
-
-
-def a_fleet(workers: int = 4, rules: HealthRules = RULES) -> FleetHealth:
-    return FleetHealth(the_topology(workers, rules))
-
-
-def the_topology(workers: int = 4, rules: HealthRules = RULES) -> Topology:
-    return replace(a_topology(a_model(a_pool(*range(workers)))), health=rules)
-
-
-def look(fleet: FleetHealth, now: float, *, down: tuple[int, ...] = (), foreign: tuple[int, ...] = ()) -> None:
-    fleet.look(now, [0.0 if at in down else 1.0 for at in range(len(fleet.workers))], foreign)
-
-
-def fail(fleet: FleetHealth, times: int = 5, result: str = "failed", now: float = 0.0, name: str = "w-0") -> None:
-    for _ in range(times):
-        fleet.failed(name, result, now)
 
 
 def test_failures_in_a_row_take_a_worker_out() -> None:
@@ -303,78 +284,6 @@ def test_pools_are_judged_apart() -> None:
     assert fleet.avoided == {0, 2}
 
 
-def test_being_busy_is_no_failure() -> None:
-    """A busy worker is passed over for as long as it said, or a short time; it is never left out."""
-    fleet = a_fleet()
-    for _ in range(50):
-        fleet.is_busy("w-0", None, 0.0)
-    fleet.is_busy("w-3", 0.0, 0.0)  # it can be asked again at once
-    fleet.is_busy("w-1", 7.0, 0.0)
-    fleet.is_busy("w-2", 1e6, 0.0)
-    assert (fleet.busy, fleet.avoided) == ({0, 1, 2}, set())
-
-    look(fleet, BUSY_SECONDS)
-    assert fleet.busy == {1, 2}
-    look(fleet, 7.0)
-    assert fleet.busy == {2}
-    look(fleet, MOST_BUSY_SECONDS)
-    assert not fleet.busy
-
-
-def test_who_is_no_help_to_a_busy_worker() -> None:
-    """Those that are busy too and those that say nothing; one that is left out for its errors may be asked."""
-    fleet = a_fleet(6)
-    fleet.is_busy("w-0", 50.0, 0.0)
-    assert fleet.seems_silent("w-1", 40.0)
-    fail(fleet, name="w-2")
-
-    assert sorted(fleet.no_relief()) == ["w-0", "w-1"]
-
-
-def test_a_busy_worker_that_answers_is_free_again() -> None:
-    """It takes requests, whatever it said before."""
-    fleet = a_fleet()
-    fleet.is_busy("w-0", 50.0, 0.0)
-
-    fleet.succeeded("w-0")
-    look(fleet, 1.0)
-
-    assert not fleet.busy
-
-
-def test_silence_takes_a_worker_out_and_a_word_brings_it_back() -> None:
-    """A stream that goes on is proof enough, since silence was all there was against it."""
-    fleet = a_fleet()
-    assert fleet.seems_silent("w-0", 40.0)
-    assert fleet.condition(fleet.workers["w-0"]) is Condition.SILENCE
-
-    fleet.has_begun("w-0", 41.0)
-
-    assert not fleet.avoided
-
-
-def test_a_worker_that_answers_others_is_not_silent() -> None:
-    """One request that takes very long says nothing while others are answered."""
-    fleet = a_fleet()
-    fleet.succeeded("w-0")
-    look(fleet, 100.0)
-
-    assert not fleet.seems_silent("w-0", 120.0)
-    look(fleet, 125.0)
-    assert fleet.seems_silent("w-0", 131.0)
-
-
-def test_silence_that_goes_on_after_its_time_is_no_trial() -> None:
-    """While what it has running still waits, the worker is left out again, for longer."""
-    fleet = a_fleet()
-    fleet.seems_silent("w-0", 0.0)
-    look(fleet, 5.0)
-
-    fleet.seems_silent("w-0", 5.0)
-
-    assert (fleet.avoided, fleet.half_open, fleet.workers["w-0"].until) == ({0}, set(), 15.0)
-
-
 def test_a_worker_that_came_back_starts_slowly() -> None:
     """Its share of the load rises to the whole; before and after there is nothing to look at."""
     fleet = a_fleet(rules=replace(RULES, slow_start_seconds=20.0))
@@ -478,123 +387,3 @@ def test_a_worker_that_is_gone_is_no_matter() -> None:
     assert not fleet.seems_silent("gone", 100.0)
     assert not fleet.avoided
     assert not fleet.busy
-
-
-# Workers that others answer in place of
-
-
-def test_a_worker_that_is_outrun_again_and_again_is_found() -> None:
-    """The time in which it gave nothing is added up, overlaps once, until it is as long as a worker may be silent."""
-    fleet = a_fleet(rules=replace(RULES, silence_seconds=3.0))
-    for since, now in ((0.0, 1.0), (0.5, 1.5), (10.0, 11.0)):
-        fleet.outrun("w-0", since, now)
-        assert not fleet.has_long_been_unheard("w-0")
-
-    fleet.outrun("w-0", 20.0, 20.6)
-
-    assert fleet.has_long_been_unheard("w-0")
-    assert not fleet.has_long_been_unheard("w-1")
-    assert not fleet.avoided  # which is for whoever knows what else it does
-
-
-def test_whoever_answers_anything_has_been_heard() -> None:
-    """What was added up before says nothing any more."""
-    fleet = a_fleet(rules=replace(RULES, silence_seconds=1.0))
-    fleet.outrun("w-0", 0.0, 5.0)
-    fleet.succeeded("w-0")
-    assert not fleet.has_long_been_unheard("w-0")
-
-    fleet.outrun("w-0", 5.5, 6.0)
-
-    assert not fleet.has_long_been_unheard("w-0")
-
-
-def test_a_trial_that_is_outrun_has_failed() -> None:
-    """Or each trial would be made again at once, and a client would wait for each."""
-    fleet = a_fleet()
-    fail(fleet)
-    look(fleet, 6.0)
-    trial = fleet.begins("w-0")
-    fleet.outrun("w-0", 6.0, 7.0, trial)
-    fleet.undecided("w-0", trial)
-    look(fleet, 8.0)
-
-    assert fleet.avoided == {0}
-    assert fleet.workers["w-0"].until == 7.0 + 2 * RULES.ejection_seconds
-
-
-def test_being_outrun_is_forgotten_with_the_worker() -> None:
-    """Another one of the same name elsewhere begins anew, and a name that is gone is nobody."""
-    fleet = a_fleet(rules=replace(RULES, silence_seconds=1.0))
-    fleet.outrun("w-3", 0.0, 5.0)
-    fleet.outrun("w-9", 0.0, 5.0)
-    fleet.adopt(the_topology(2, replace(RULES, silence_seconds=1.0)))
-
-    assert not fleet.unheard
-
-
-# Who waits for a worker that refuses requests
-
-
-def test_nobody_who_waits_is_sent_to_a_worker_before_it_takes_more() -> None:
-    """As it said, or after a second; who refused nothing is not concerned."""
-    fleet = a_fleet()
-    assert fleet.closed(0.0, [9.0] * 4) == []
-    assert fleet.seconds_to_room(0, 0.0) == inf
-
-    fleet.is_busy("w-0", 3.0, 0.0)
-    fleet.is_busy("w-1", None, 0.0)
-
-    assert fleet.closed(0.9, [0.0] * 4) == ["w-0", "w-1"]
-    assert fleet.closed(1.0, [0.0] * 4) == ["w-0"]
-    assert fleet.closed(3.0, [0.0] * 4) == []
-    assert fleet.seconds_to_room(0, 0.5) == BUSY_SECONDS - 0.5
-    assert fleet.seconds_to_room(1, 0.5) == inf
-
-
-def test_at_once_means_after_a_second_to_who_waits() -> None:
-    """Or a worker that always says so would be asked without end."""
-    fleet = a_fleet()
-    fleet.is_busy("w-0", 0, 0.0)
-
-    assert fleet.closed(0.9, [0.0] * 4) == ["w-0"]
-    assert not fleet.busy
-
-
-def test_those_who_wait_come_back_one_by_one() -> None:
-    """At first as many as it had when it refused, one at least; one more with each that it answers."""
-    fleet = a_fleet()
-    fleet.is_busy("w-0", 1.0, 0.0, in_flight=3.0)
-    fleet.is_busy("w-1", 1.0, 0.0)
-
-    assert fleet.closed(2.0, [2.0, 0.0, 0.0, 0.0]) == []
-    assert fleet.closed(2.0, [3.0, 1.0, 0.0, 0.0]) == ["w-0", "w-1"]
-    fleet.succeeded("w-0")
-
-    assert fleet.closed(2.0, [3.0, 1.0, 0.0, 0.0]) == ["w-1"]
-
-
-def test_who_waits_is_no_trial_of_a_worker_that_is_left_out_before_its_time() -> None:
-    """While another one refuses, all would go to the one that fails."""
-    fleet = a_fleet()
-    fail(fleet, name="w-1")
-    assert fleet.closed(0.0, [0.0] * 4) == []
-
-    fleet.is_busy("w-0", 1.0, 0.0)
-
-    assert fleet.closed(0.5, [0.0] * 4) == ["w-0", "w-1"]
-    look(fleet, 6.0)
-    assert fleet.closed(6.0, [0.0] * 4) == []
-
-
-def test_a_refusal_is_forgotten() -> None:
-    """Some time after the worker takes more again, and with the worker."""
-    fleet = a_fleet()
-    fleet.is_busy("w-0", 1.0, 0.0)
-    fleet.is_busy("w-3", 60.0, 0.0)
-    look(fleet, 1.0 + WINDOW_SECONDS)
-    assert list(fleet.refusing) == ["w-3"]
-
-    fleet.adopt(the_topology(2))
-
-    assert not fleet.refusing
