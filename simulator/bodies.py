@@ -330,10 +330,18 @@ def read_body(raw: bytes, kind: type[_B]) -> _B:
         raise missing("body", None)
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.ValidationError as error:
-        raise wrong_form(str(error), msgspec.json.decode(raw)) from None
+    except msgspec.ValidationError:
+        return _read_laxly(raw, kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _read_slowly(raw, kind)
+
+
+def _read_laxly(raw: bytes, kind: type[_B]) -> _B:
+    """The same where types differ: like vLLM's, the reader takes 7.0 and "7" for 7."""
+    try:
+        return msgspec.json.decode(raw, type=kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise wrong_form(str(error), msgspec.json.decode(raw)) from None
 
 
 def _read_slowly(raw: bytes, kind: type[_B]) -> _B:

@@ -69,6 +69,12 @@ def test_the_newer_name_of_the_limit_wins():
     assert wish(chat_with(max_tokens=12, max_completion_tokens=2)).limit_tokens == 2
 
 
+@pytest.mark.parametrize("limit", [7.0, "7"])
+def test_a_whole_number_may_be_written_otherwise(limit):
+    """As vLLM's lax models have it."""
+    assert wish(chat_with(max_tokens=limit)).limit_tokens == 7
+
+
 def test_without_a_limit_a_chat_may_fill_the_context_and_a_completion_gets_16_tokens():
     """The two endpoints have the defaults of vLLM."""
     chat = chat_with()
