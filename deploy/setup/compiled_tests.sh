@@ -23,4 +23,5 @@ how=$(.venv/bin/python -c 'from proxy.built import serving_path; print(serving_p
 .venv/bin/python -m pytest -q --part=units -n 2 --dist worksteal tests/proxy/serving tests/proxy/upstream tests/proxy/wire \
     tests/routing tests/telemetry "$@"
 .venv/bin/python -m pytest -q --part=integration -n 2 --dist loadfile --reruns 1 \
-    tests/integration/test_connections.py tests/integration/test_outcomes.py tests/integration/test_captures.py "$@"
+    tests/integration/test_connections.py tests/integration/test_client_framing.py tests/integration/test_what_passes.py \
+    tests/integration/test_outcomes.py tests/integration/test_captures.py "$@"
