@@ -18,8 +18,8 @@ from routing.topology import Pool, Worker
 KEY_BITS = 64
 """Of what is looked up on a ring."""
 
-PLACED_AT_ONCE = 20
-"""Workers whose points are put on rings in one step, which takes 1 to 2 ms."""
+PLACED_AT_ONCE = 10
+"""Workers whose points are put on rings in one step, which takes about 1 ms."""
 
 _HASHES = 12  # of eight points each: with 96 points per worker shares differ by about a tenth
 _POLICIES = ("prefix-affinity", "session", "fastest")
