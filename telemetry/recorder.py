@@ -42,7 +42,10 @@ _SLOW_CLIENT = offset("ridgeline_slow_client_streams_total")
 
 _Histogram = tuple[int, tuple[float, ...], int]  # first cell within its block, bounds, the cell of the sum
 _Kind = tuple[int, int | None, int, _Histogram | None]
-"""Of a model, pool and endpoint: the blocks of their route and pool, the cell of the first outcome, the times of answers."""
+"""Of a model, pool and endpoint: the blocks of their route and pool, the cell of the first outcome, the times of answers.
+
+Blocks and cells count from the first of all; only the times are None for an endpoint that has none.
+"""
 
 
 def _histogram(name: str, **labels: str) -> _Histogram:
@@ -112,7 +115,9 @@ class Recorder:
         observe = self._observe
         # Who was refused without having been sent anywhere says nothing about how long answers take.
         if e2e is not None and record.e2e_seconds is not None and record.worker is not None:
-            observe(base, e2e, record.e2e_seconds)
+            first, limits, total = e2e
+            cells[first + bisect_left(limits, record.e2e_seconds)] += 1.0
+            cells[total] += record.e2e_seconds
         queue, connect, client_wait = record.queue_seconds, record.connect_seconds, record.client_wait_seconds
         if queue:
             observe(base, _QUEUE, queue)
@@ -126,8 +131,11 @@ class Recorder:
             observe(base, _CLIENT_WAIT, client_wait)
         elif client_wait is not None:
             cells[base + _CLIENT_WAIT_FIRST] += 1.0
-        if record.overhead_seconds is not None:
-            observe(base, _OVERHEAD, record.overhead_seconds)
+        overhead = record.overhead_seconds
+        if overhead is not None:
+            first, limits, total = _OVERHEAD
+            cells[base + first + bisect_left(limits, overhead)] += 1.0
+            cells[base + total] += overhead
         if record.stream:
             self._count_stream(base, record)
         if record.misroute is not None:
@@ -157,7 +165,11 @@ class Recorder:
         if route is None:
             route = self._route_bases[UNKNOWN_MODEL, NO_POOL]
         requests = route + _REQUESTS + _ENDPOINTS[endpoint] * len(_OUTCOMES)
-        kind = self._kinds[model, pool, endpoint] = (route, self._pool_bases.get(name), requests, _E2E.get(endpoint))
+        base, e2e = self._pool_bases.get(name), _E2E.get(endpoint)
+        if base is not None and e2e is not None:
+            first, limits, total = e2e
+            e2e = (base + first, limits, base + total)
+        kind = self._kinds[model, pool, endpoint] = (route, base, requests, e2e)
         return kind
 
     def _count_stream(self, base: int, record: RequestRecord) -> None:

@@ -53,7 +53,10 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         pool, worker = decision.pool, decision.worker
     elif exchange.queued_for is not None:
         pool = exchange.queued_for
-    request = prepared.request if prepared is not None else None
+    request = demand = estimated = None
+    if prepared is not None:
+        request, demand = prepared.request, prepared.demand
+        estimated = demand.prompt_tokens
     # What came decides, where something came: some workers stream for a `stream` that is not quite true.
     is_lookup = exchange.endpoint.response_id is not None  # an answer that is shown again has been counted
     is_stream = request is not None and (request.stream if answer is None or answer.status >= 300 else answer.streams)
@@ -85,10 +88,10 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
     if prepared is not None and prompt is not None and len(prepared.model.pools) > 1 and request is not None:
         misroute, misroute_tokens = judge_pool(prepared.model, prepared.demand, prompt)
     # Of what showed tokens, the prompt was computed. Nothing is known of an upload.
-    guess = None if prepared is None or not found.token_events or not has_tokens else prepared.demand.prompt_tokens or None
+    guess = (estimated or None) if has_tokens and found.token_events else None
     cached, inferred = (None, False) if usage is None else _cached(state, exchange, found)
     before, after = _beside(exchange)
-    leg = exchange.leg
+    leg, written = exchange.leg, exchange.write_seconds  # the gateway's own work is known only where an answer was written
     beginning = None if request is None or is_lookup or not has_tokens else _beginning(state, request, now)
     record = RequestRecord(
         exchange.request_id,  # request_id
@@ -123,7 +126,7 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         exchange.connect_seconds if exchange.attempts else None,  # connect_seconds
         sent,  # sent_seconds
         exchange.client_wait_seconds if exchange.is_head_sent else None,  # client_wait_seconds
-        _overhead(exchange),  # overhead_seconds
+        None if written is None else exchange.own_seconds + written,  # overhead_seconds
         guess if prompt is None else prompt,  # prompt_tokens
         found.token_events if is_estimate else completion,  # completion_tokens
         None if usage is None else usage.reasoning_tokens,  # reasoning_tokens
@@ -132,16 +135,14 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         is_estimate,  # completion_is_estimate
         prompt is None and guess is not None,  # prompt_is_estimate
         found.token_events,  # token_events
-        None if prepared is None else prepared.demand.prompt_tokens,  # estimated_prompt_tokens
-        None
-        if exchange.count_result is not _COUNTED or prepared is None
-        else prepared.demand.estimate.tokens,  # counted_prompt_tokens
+        estimated,  # estimated_prompt_tokens
+        None if exchange.count_result is not _COUNTED or demand is None else demand.estimate.tokens,  # counted_prompt_tokens
         exchange.count_result,  # count_result
         exchange.count_seconds,  # count_seconds
         misroute,  # misroute
         misroute_tokens,  # misroute_tokens
         None if request is None else request.max_tokens,  # max_tokens
-        None if prepared is None or is_lookup else prepared.demand.load_tokens,  # load_tokens
+        None if demand is None or is_lookup else demand.load_tokens,  # load_tokens
         exchange.request_bytes,  # request_bytes
         exchange.answer_bytes,  # answer_bytes
         _no_token(exchange, found) if is_stream and ttft is None else None,  # no_token
@@ -167,9 +168,9 @@ def account(exchange: Progress, outcome: Outcome, reason: str | None, now: float
         None
         if exchange.trace is None
         else exchange.trace.finish(exchange.started_at, now, None if prepared is None else prepared.body),  # trace
-        None if prompt is None or prepared is None else prepared.demand.prompt,  # prompt
+        None if prompt is None or demand is None else demand.prompt,  # prompt
         None if beginning is None else f"{beginning.family:016x}",  # prefix_hash
-        None if prepared is None else prepared.demand.affinity,  # affinity
+        None if demand is None else demand.affinity,  # affinity
         beginning,  # beginning
     )
     if exchange.hedge is not None:
@@ -230,11 +231,6 @@ def _delivered(exchange: Progress, ttft: float) -> float | None:
     if exchange.write_seconds is None or exchange.client_wait_seconds:
         return None
     return ttft + exchange.write_seconds
-
-
-def _overhead(exchange: Progress) -> float | None:
-    """The gateway's own work on both ways; ``None`` unless an answer was written."""
-    return None if exchange.write_seconds is None else exchange.own_seconds + exchange.write_seconds
 
 
 def _no_token(exchange: Progress, found: Measurements) -> NoToken:

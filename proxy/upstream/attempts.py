@@ -98,8 +98,8 @@ class Attempts(Progress, ABC):
         self._load_tokens = prepared.demand.load_tokens
         self._further = prepared.demand.sequences - 1
         loads = self.state.loads
-        self.stay = loads.enter(decision, prepared.demand.estimate.tokens, since)
-        self._load = loads.begin(decision, self._load_tokens, self._further)
+        self.stay = stay = loads.enter(decision, prepared.demand.estimate.tokens, since)
+        self._load = loads.begin(decision, self._load_tokens, self._further, stay.block)
         if decision.worker.data_parallel_ranks > 1:
             self._rank = self._load.enter_rank(decision.worker.data_parallel_ranks, prepared.demand, self._load_tokens)
         if loads.health.half_open:

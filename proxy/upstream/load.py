@@ -67,10 +67,11 @@ class _Sum(Sequence[float]):
 class Block:
     """Where a worker's figures are. Who has begun work there ends it there, wherever the block has gone meanwhile."""
 
-    __slots__ = ("base", "is_live", "pool", "rank_tokens")
+    __slots__ = ("base", "is_live", "pool", "pool_base", "rank_tokens")
 
-    def __init__(self, base: int, pool: tuple[str, str]) -> None:
+    def __init__(self, base: int, pool: tuple[str, str], pool_base: int) -> None:
         self.base = base
+        self.pool_base = pool_base  # where the figures of its pool are
         self.pool = pool  # model and pool
         self.is_live = True  # the worker is still in the topology
         self.rank_tokens: list[float] = []  # in flight from this process, of each data-parallel rank that was ever used
@@ -158,12 +159,14 @@ class WorkerLoads:
         self._topology = topology
         self.caps = caps_of(topology, self.guidance)
         before, self._blocks = self._blocks, {}
+        pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
         for name, base in zip(layout.names.workers, layout.blocks(Scope.WORKER), strict=True):
-            block = self._blocks[name] = before.pop(name) if name in before else Block(base, name[:2])
-            block.base = base
+            pool_base = pool_bases[name[:2]]
+            block = self._blocks[name] = before.pop(name) if name in before else Block(base, name[:2], pool_base)
+            block.base, block.pool_base = base, pool_base
         for gone in before.values():
             gone.is_live = False
-        self._pool_bases = {(pool.model, pool.name): layout.pool_base(pool.index) for pool in topology.pools}
+        self._pool_bases = pool_bases
         self._rings = rings
         self._tokens: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT_TOKENS)
         self._requests: memoryview[float] | _Sum = self._by_worker(values, _IN_FLIGHT)
@@ -203,13 +206,15 @@ class WorkerLoads:
         self.guidance = guidance
         self.caps = caps_of(self._topology, guidance)
 
-    def begin(self, decision: Decision, tokens: int, further: int = 0) -> Block:
+    def begin(self, decision: Decision, tokens: int, further: int = 0, block: Block | None = None) -> Block:
         """A request goes to a worker and adds to its load; give the block back to `end`.
 
-        ``further`` are the sequences beyond one that it is to the worker.
+        ``further`` are the sequences beyond one that it is to the worker; ``block`` is the worker's, where `enter` has just
+        found it, else None.
         """
-        pool = decision.pool
-        block = self._blocks[pool.model, pool.name, decision.worker.name]
+        if block is None:
+            pool = decision.pool
+            block = self._blocks[pool.model, pool.name, decision.worker.name]
         base = block.base
         values = self._values
         values[base + _IN_FLIGHT] += 1.0
@@ -217,7 +222,7 @@ class WorkerLoads:
         if further:
             values[base + _FURTHER] += further
         decided = decision.pool_reason if decision.pool_reason in ELSEWHERE else decision.reason
-        values[self._pool_bases[pool.model, pool.name] + _ROUTES[decision.policy, decided]] += 1.0
+        values[block.pool_base + _ROUTES[decision.policy, decided]] += 1.0
         return block
 
     def enter(self, decision: Decision, prompt_tokens: int, now: float) -> Stay:

@@ -21,7 +21,7 @@ class _Worker:
 
     def __init__(self, processes: int = 1) -> None:
         self.arrays = [memoryview(array("d", [0.0] * BLOCK_CELLS[Scope.WORKER])) for _ in range(processes)]
-        self.block = Block(0, ("m", "p"))
+        self.block = Block(0, ("m", "p"), 0)
         self.ledgers = [Ledger(array_, tuple(other for other in self.arrays if other is not array_)) for array_ in self.arrays]
 
     def begin(self, prompt_tokens: int, now: float, process: int = 0) -> Stay:

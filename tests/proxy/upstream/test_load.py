@@ -152,6 +152,20 @@ def test_load_is_carried_over_to_another_topology(process):
     assert one.figure("w-1", IN_FLIGHT) == 0
 
 
+def test_a_worker_that_stays_counts_where_its_pool_is_now(process):
+    """A reload that moves the figures of a pool moves what is counted with a kept worker as well."""
+    one = process()
+    other = a_topology({"before": ["w-5"], "default": ["w-0", "w-1"]})
+    one.adopt(other)
+    decision = a_decision(other, "w-1")
+
+    one.loads.begin(decision, 100)
+
+    routed = slot("ridgeline_routes_total", policy="prefix-affinity", reason="least_load")
+    counted = [one.values[Layout.of(other).pool_base(pool.index) + routed] for pool in other.pools]
+    assert counted == [float(pool.name == "default") for pool in other.pools]
+
+
 def test_a_request_of_a_removed_worker_ends_quietly(process):
     """It has no figures any more, and nobody else gets them."""
     one = process()
