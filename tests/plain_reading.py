@@ -34,10 +34,13 @@ def carries_token(data: Any) -> bool:
         return bool(data["delta"].get(_TYPED_TEXT.get(data["delta"]["type"], "")))
     if kind == "content_block_start":
         return bool(data["content_block"]["type"] == "tool_use")
-    return any(
-        choice.get("text") or any((choice.get("delta") or {}).get(name) for name in _DELTA_FIELDS)
-        for choice in data.get("choices") or ()
-    )
+    return any(_choice_carries_token(choice) for choice in data.get("choices") or ())
+
+
+def _choice_carries_token(choice: Any) -> bool:
+    """No format has both a delta and a text; where they are, the delta counts."""
+    delta = choice.get("delta")
+    return bool(choice.get("text")) if delta is None else any(delta.get(name) for name in _DELTA_FIELDS)
 
 
 def token_offsets(payload: bytes, *, echoes: bool = False) -> list[int]:
