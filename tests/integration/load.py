@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -136,6 +137,11 @@ def rss_bytes(gateway: Gateway) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no VmRSS")
+
+
+def volume(usual: int, full: int) -> int:
+    """How many, or how much: as every change is tried with, or with FULL_VOLUME=1 as users of such software have reported."""
+    return full if os.environ.get("FULL_VOLUME") == "1" else usual
 
 
 async def eventually(holds: Callable[[], bool], timeout_seconds: float = 10.0) -> None:
