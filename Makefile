@@ -66,7 +66,7 @@ docs: dev ## Make a site of the documentation in build/site; a broken link is an
 bench: dev ## Measure the cost of the gateway (ARGS=… reaches the benchmark)
 	@$(PYTHON) -m benchmarks $(ARGS)
 
-image-check: ## Build the image and run it with a simulated worker (a minute; docker or ENGINE=podman; ARGS='--build-arg PYTHON=…')
+image-check: ## Build the image and run it with a simulated worker (2 minutes; docker or ENGINE=podman; ARGS='--build-arg PYTHON=…')
 	@deploy/container/check.sh $(ARGS)
 
 compiled: dev ## A copy in .cache/compiled whose serving path is C, as in the image (2 minutes; needs a C compiler)

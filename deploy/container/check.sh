@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the image and does with it what docs/how-to/container.md says, beside a simulated worker: it becomes healthy, answers, may
-# write nowhere, and ends only when the last stream has. Needs docker, or ENGINE=podman, and curl. Takes a minute; what it starts is
+# write nowhere, and ends only when the last stream has. Needs docker, or ENGINE=podman, and curl. Takes two minutes; what it starts is
 # removed, the image stays. Arguments reach the build: --build-arg PYTHON=… for another base.
 set -eu
 cd -- "$(dirname -- "$0")/../.."
