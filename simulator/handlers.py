@@ -1,4 +1,4 @@
-"""What a simulated worker answers: vLLM's HTTP surface in front of the engine."""
+"""What a simulated worker answers to users: vLLM's HTTP surface in front of the engine."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from typing import Any
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 
 from simulator.answering import Answering, Circumstances
+from simulator.answers import VARY, Answers, json_body
 from simulator.bodies import Generation, Served, parse_chat, parse_completion, parse_detokenize, parse_tokenize
 from simulator.bodies_more import parse_count, parse_messages, parse_responses
+from simulator.development import DevelopmentEndpoints
 from simulator.drive import Driver
 from simulator.exposition import CONTENT_TYPE, EngineView, Snapshot, write_page
 from simulator.faults import Faults, FaultSwitch
 from simulator.metrics import REJECTIONS, HttpStats
 from simulator.plain import PlainAnswer
-from simulator.refusals import Refusal, shutting_down, too_many_waiting, unsupported_media_type
+from simulator.refusals import Refusal, shutting_down, too_many_waiting
 from simulator.settings import WorkerSettings
-from simulator.sockets import Reply, Request
+from simulator.sockets import Handler, Reply, Request
 from simulator.streamed import StreamedAnswer
 from simulator.transfer import Origin, offer
 from simulator.vocabulary import tokens_of_ids
@@ -35,13 +37,11 @@ from simulator.wire.completion import CompletionFormat
 from simulator.wire.messages import MessagesFormat, count_body, messages_error_body
 from simulator.wire.responses import ResponsesFormat
 
-_JSON = "application/json"
 _GUARDED = ("/v1", "/v2", "/inference", "/cohere")
 _UNCOUNTED = frozenset({"/health", "/load", "/ping", "/version", "/metrics"})
 
 _Parse = Callable[[bytes, Served], Generation]
 _Form = Callable[[Head, Style, Generation], Format]
-_Route = Callable[[Request, Reply], None]
 
 
 class SimulatedWorker:
@@ -61,6 +61,7 @@ class SimulatedWorker:
         self._started = time.time()
         self._permissions = [secrets.token_hex(8) for _ in (*settings.names, *settings.adapters)]
         self._salts = count(1)
+        self._answers = Answers(settings)
         self._http = HttpStats()
         self._rejections = dict.fromkeys(REJECTIONS, 0)
         self._tool_calls: dict[tuple[str, str], int] = {}
@@ -73,7 +74,7 @@ class SimulatedWorker:
         self._circumstances = Circumstances(
             driver=driver,
             seed=settings.seed,
-            headers=(("vary", "Origin"),),
+            headers=VARY,
             stream_interval=settings.stream_interval,
             keep_alive_seconds=settings.sse_keep_alive_seconds,
             tells_timing=settings.per_request_metrics,
@@ -94,12 +95,12 @@ class SimulatedWorker:
             path = request.path if methods else "none"
             reply.on_over = lambda: self._count(path, request, reply)
         if not self._is_allowed(request):
-            self._answer(request, reply, 401, wire_small.UNAUTHORIZED, varies=False)
+            self._answers.give(request, reply, 401, wire_small.UNAUTHORIZED, varies=False)
         elif methods is None:
-            self._answer(request, reply, 404, wire_small.detail_body("Not Found"))
+            self._answers.give(request, reply, 404, wire_small.detail_body("Not Found"))
         elif request.method not in methods:
             body = wire_small.detail_body("Method Not Allowed")
-            self._answer(request, reply, 405, body, more=[("allow", ", ".join(sorted(methods)))])
+            self._answers.give(request, reply, 405, body, more=[("allow", ", ".join(sorted(methods)))])
         else:
             try:
                 methods[request.method](request, reply)
@@ -107,14 +108,14 @@ class SimulatedWorker:
                 body = wire_small.error_body(refusal, self._dialect)
                 if request.path == "/v1/messages" and refusal.kind != "Bad Request":
                     body = messages_error_body(refusal)
-                self._answer(request, reply, refusal.status, body)
+                self._answers.give(request, reply, refusal.status, body)
 
     def forget_prefixes(self) -> None:
         """Begin a new prefix cache: nothing that was computed before is found any more."""
         self._served = replace(self._served, salt=f"{next(self._salts)}/")
 
-    def _make_routes(self) -> dict[str, dict[str, _Route]]:
-        routes: dict[str, dict[str, _Route]] = {
+    def _make_routes(self) -> dict[str, dict[str, Handler]]:
+        routes: dict[str, dict[str, Handler]] = {
             "/v1/chat/completions": {"POST": self._generating(parse_chat, _chat_format)},
             "/v1/completions": {"POST": self._generating(parse_completion, _completion_format)},
             "/v1/messages": {"POST": self._generating(parse_messages, _messages_format)},
@@ -131,25 +132,20 @@ class SimulatedWorker:
             "/kv_event_sources": {"GET": self._kv_event_sources},
         }
         if self._settings.dev_mode:
-            routes |= {
-                "/pause": {"POST": self._pause},
-                "/resume": {"POST": self._resume},
-                "/is_paused": {"GET": self._is_paused},
-                "/abort_requests": {"POST": self._abort_requests},
-                "/reset_prefix_cache": {"POST": self._reset_prefix_cache},
-            }
+            endpoints = DevelopmentEndpoints(self.driver, self.running, self.forget_prefixes, self._answers)
+            routes |= endpoints.routes()
         return routes
 
     # --- tokens -----------------------------------------------------------------------------------------------------------
 
-    def _generating(self, parse: _Parse, form: _Form) -> _Route:
+    def _generating(self, parse: _Parse, form: _Form) -> Handler:
         def handle(request: Request, reply: Reply) -> None:
             faults = self.switch.draw()
             if self.is_draining or self.switch.faults.draining:
                 body = wire_small.error_body(shutting_down(), self._dialect)
-                self._answer(request, reply, 500, body, varies=False)
+                self._answers.give(request, reply, 500, body, varies=False)
             elif faults.status is not None:
-                self._answer_status(request, reply, faults.status, faults.retry_after_seconds)
+                self._answers.refuse(request, reply, faults.status, faults.retry_after_seconds)
             elif not faults.silent:
                 self._generate(request, reply, parse, form, faults)
 
@@ -158,7 +154,7 @@ class SimulatedWorker:
     def _generate(self, request: Request, reply: Reply, parse: _Parse, form: _Form, faults: Faults) -> None:
         settings, engine = self._settings, self.driver.engine
         served = replace(self._served, salt=f"cold{next(self._salts)}/") if faults.cold_cache else self._served
-        wanted = parse(_json_body(request), served)
+        wanted = parse(json_body(request), served)
         rank = self._rank(request)
         if settings.max_queued is not None and engine.waiting >= settings.max_queued:
             self._rejections["max_num_queued_reqs"] += 1
@@ -172,7 +168,7 @@ class SimulatedWorker:
         )
         circumstances = self._circumstances
         if settings.request_id_headers:
-            circumstances = replace(circumstances, headers=self._headers(request))
+            circumstances = replace(circumstances, headers=self._answers.headers(request))
         kind = StreamedAnswer if wanted.stream else PlainAnswer
         answering = kind(reply, wanted, form(head, self._style(wanted), wanted), faults, circumstances, identifier)
         self._follow(answering, request, reply)
@@ -236,37 +232,37 @@ class SimulatedWorker:
     # --- the small endpoints ----------------------------------------------------------------------------------------------
 
     def _tokenize(self, request: Request, reply: Reply) -> None:
-        asked = parse_tokenize(_json_body(request), self._served)
+        asked = parse_tokenize(json_body(request), self._served)
         ids = asked.source.ids()
         spellings = [token.spelling for token in tokens_of_ids(ids)] if asked.wants_spellings else None
-        self._answer(request, reply, 200, wire_small.tokenize_body(ids, self._served.max_model_len, spellings))
+        self._answers.give(request, reply, 200, wire_small.tokenize_body(ids, self._served.max_model_len, spellings))
 
     def _count_tokens(self, request: Request, reply: Reply) -> None:
-        self._answer(request, reply, 200, count_body(parse_count(_json_body(request), self._served)))
+        self._answers.give(request, reply, 200, count_body(parse_count(json_body(request), self._served)))
 
     def _detokenize(self, request: Request, reply: Reply) -> None:
-        text = parse_detokenize(_json_body(request), self._served)
-        self._answer(request, reply, 200, wire_small.detokenize_body(text))
+        text = parse_detokenize(json_body(request), self._served)
+        self._answers.give(request, reply, 200, wire_small.detokenize_body(text))
 
     def _models(self, request: Request, reply: Reply) -> None:
         settings = self._settings
         longest = self._served.max_model_len
         parents = {**dict.fromkeys(settings.names), **dict.fromkeys(settings.adapters, settings.model)}
         body = wire_small.models_body(parents, settings.model, int(time.time()), longest, self._permissions)
-        self._answer(request, reply, 200, body)
+        self._answers.give(request, reply, 200, body)
 
     def _health(self, request: Request, reply: Reply) -> None:
-        self._answer(request, reply, self.switch.faults.health_status, b"", content_type=None)
+        self._answers.give(request, reply, self.switch.faults.health_status, b"", content_type=None)
 
     def _version(self, request: Request, reply: Reply) -> None:
-        self._answer(request, reply, 200, wire_small.version_body(self._dialect))
+        self._answers.give(request, reply, 200, wire_small.version_body(self._dialect))
 
     def _load(self, request: Request, reply: Reply) -> None:
         running = len(self.running) if self._settings.load_tracking else 0
-        self._answer(request, reply, 200, wire_small.load_body(running))
+        self._answers.give(request, reply, 200, wire_small.load_body(running))
 
     def _kv_event_sources(self, request: Request, reply: Reply) -> None:
-        self._answer(request, reply, 200, b"{}")
+        self._answers.give(request, reply, 200, b"{}")
 
     def _metrics(self, request: Request, reply: Reply) -> None:
         engine = self.driver.engine
@@ -295,62 +291,9 @@ class SimulatedWorker:
             http=self._http,
         )
         page = generate_latest(self._process) + write_page(snapshot, self._dialect).encode()
-        self._answer(request, reply, 200, page, content_type=CONTENT_TYPE)
+        self._answers.give(request, reply, 200, page, content_type=CONTENT_TYPE)
 
-    # --- what is there in development mode --------------------------------------------------------------------------------
-
-    def _pause(self, request: Request, reply: Reply) -> None:
-        self.driver.engine.is_paused = True
-        self._answer(request, reply, 200, b'{"status":"paused"}')
-
-    def _resume(self, request: Request, reply: Reply) -> None:
-        self.driver.engine.is_paused = False
-        self.driver.wake()
-        self._answer(request, reply, 200, b'{"status":"resumed"}')
-
-    def _is_paused(self, request: Request, reply: Reply) -> None:
-        self._answer(request, reply, 200, wire_small.flag_body("is_paused", self.driver.engine.is_paused))
-
-    def _abort_requests(self, request: Request, reply: Reply) -> None:
-        wanted = wire_small.read_request_ids(_json_body(request))
-        found = [one for key, one in self.running.items() if wanted & {key, f"chatcmpl-{key}", f"cmpl-{key}"}]
-        for answering in found:
-            answering.abort()
-        self._answer(request, reply, 200, wire_small.aborted_body(len(found)))
-
-    def _reset_prefix_cache(self, request: Request, reply: Reply) -> None:
-        self.forget_prefixes()
-        self._answer(request, reply, 200, b'{"success":true}')
-
-    # --- answers ----------------------------------------------------------------------------------------------------------
-
-    def _answer_status(self, request: Request, reply: Reply, status: int, retry_after_seconds: int | None) -> None:
-        """Refuse as a worker or something before it does that has too much to do."""
-        kind = {429: "Too Many Requests", 503: "Service Unavailable"}.get(status, "InternalServerError")
-        refusal = Refusal(status, kind, too_many_waiting().message)
-        more = [] if retry_after_seconds is None else [("retry-after", str(retry_after_seconds))]
-        self._answer(request, reply, status, wire_small.error_body(refusal, self._dialect), more=more)
-
-    def _answer(
-        self,
-        request: Request,
-        reply: Reply,
-        status: int,
-        body: bytes,
-        *,
-        content_type: str | None = _JSON,
-        varies: bool = True,
-        more: list[tuple[str, str]] | None = None,
-    ) -> None:
-        headers = [("content-type", content_type)] if content_type else []
-        reply.answer(status, body, [*(more or []), *headers, *self._headers(request, varies=varies)])
-
-    def _headers(self, request: Request, *, varies: bool = True) -> tuple[tuple[str, str], ...]:
-        """The headers behind the content type."""
-        headers = self._circumstances.headers if varies else ()
-        if not self._settings.request_id_headers:
-            return headers
-        return (*headers, ("x-request-id", request.headers.get("x-request-id") or secrets.token_hex(16)))
+    # --- around every request ---------------------------------------------------------------------------------------------
 
     def _is_allowed(self, request: Request) -> bool:
         """Some paths want the key, unknown ones below them too; nothing else does."""
@@ -380,10 +323,3 @@ def _responses_format(head: Head, style: Style, wanted: Generation) -> Format:
     if wanted.response is None:
         raise ValueError("a response repeats what was asked for")
     return ResponsesFormat(replace(head, identifier=secrets.token_hex(8)), style, wanted.response)
-
-
-def _json_body(request: Request) -> bytes:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if request.body and kind != _JSON:
-        raise unsupported_media_type()
-    return request.body
