@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from proxy.config.settings import Config, ModelConfig, PoolConfig
+from proxy.config.pools import ModelConfig, PoolConfig
+from proxy.config.settings import Config
 from roofline.deployment import Deployment
 from roofline.gpu_given import resolve_gpu
 from roofline.written import Written, deployment_of

@@ -17,8 +17,9 @@ from proxy.config.checks import warnings_of
 from proxy.config.errors import ConfigError, KeyPath, dotted
 from proxy.config.file import Document, read_text
 from proxy.config.found import FoundWorkersConfig
+from proxy.config.pools import PoolConfig
 from proxy.config.sections import KeyConfig
-from proxy.config.settings import Config, PoolConfig, read_config
+from proxy.config.settings import Config, read_config
 
 SECRET = "(set)"  # noqa: S105 (what is shown instead of one)
 _PIPED_WIDTH = 160  # columns when the output is no terminal

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from proxy.config.bounds import PoolAdmission
 from proxy.config.dcgm import DcgmSource
-from proxy.config.settings import Config, PoolConfig, PrefillConfig, WorkerConfig, stage_name
+from proxy.config.pools import PoolConfig, PrefillConfig, stage_name
+from proxy.config.settings import Config
 from proxy.config.tls import listener_files, worker_tls
 from proxy.config.tokenizer import TokenizerConfig
 from proxy.config.worker_url import parse_worker_url
+from proxy.config.workers import WorkerConfig
 from routing.quota import Quota, QuotaSharing
 from routing.topology import (
     Admission,

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from proxy.config.deployments import deployment_of_pool
-from proxy.config.settings import Config, ModelConfig, PoolConfig
+from proxy.config.pools import ModelConfig, PoolConfig
+from proxy.config.settings import Config
 from proxy.control.fleet import Fleet
 from roofline.closed_form import ClosedForm, closed_form
 from roofline.expected import DEFAULT_LOSSES

@@ -13,7 +13,8 @@ from pathlib import Path
 from time import monotonic
 
 from proxy.config.found import SOURCES, FoundWorkersConfig, split_nameserver
-from proxy.config.settings import Config, stage_name
+from proxy.config.pools import stage_name
+from proxy.config.settings import Config
 from proxy.control.fleet import Fleet
 from proxy.control.view import GatewayView
 from proxy.discovery.dns import DnsSource

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.config.settings import ModelConfig, PoolConfig, load_config
+from proxy.config.pools import ModelConfig, PoolConfig
+from proxy.config.settings import load_config
 from roofline.deployment import Deployment
 from roofline.gpu import Gpu
 from roofline.gpu_given import resolve_gpu
