@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dashboards.live.fleet import PoolView, WorkerView
+from dashboards.live.views import PoolView, WorkerView
 
 _RECENT_SECONDS = 60.0  # something that is counted happened "now" for so long
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dashboards.live.finding import Finding, Growth, order_of
-from dashboards.live.fleet import FleetView, Since
+from dashboards.live.fleet import Since
 from dashboards.live.hour import Hour
 from dashboards.live.rules import drift_finding, gateway_findings, hit_drop, pool_findings, worker_findings
 from dashboards.live.slow import slow_findings
+from dashboards.live.views import FleetView
 from dashboards.live.words import count, how_long
 from telemetry.prefix_drift import Drift
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from dashboards import thresholds
 from dashboards.live.finding import Finding, Growth, Severity, capital, finding_of
-from dashboards.live.fleet import GatewayFacts, PoolView, WorkerView
 from dashboards.live.hour import Minute
+from dashboards.live.views import GatewayFacts, PoolView, WorkerView
 from dashboards.live.words import OUTCOMES, cause_words, count, percent, seconds
 from telemetry.gpus_lately import is_limited
 from telemetry.prefix_drift import Drift, DriftKind

@@ -6,7 +6,7 @@ import msgspec
 
 from dashboards.live.finding import Finding
 from dashboards.live.findings import Headline
-from dashboards.live.fleet import GatewayFacts, KeyView, PoolView
+from dashboards.live.views import GatewayFacts, KeyView, PoolView
 
 
 class Fleet(msgspec.Struct, kw_only=True):

@@ -8,7 +8,7 @@ from statistics import median_high
 
 from dashboards import thresholds
 from dashboards.live.finding import Finding, Severity, capital, finding_of
-from dashboards.live.fleet import PoolView, WorkerView
+from dashboards.live.views import PoolView, WorkerView
 from dashboards.live.window import Sums
 from dashboards.live.words import cause_words, count, percent
 

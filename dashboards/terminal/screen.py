@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards import thresholds
-from dashboards.live.fleet import GatewayFacts, PoolView, WorkerView
 from dashboards.live.shown import Fleet
+from dashboards.live.views import GatewayFacts, PoolView, WorkerView
 from dashboards.live.window import Figure, Sums
 from dashboards.live.words import how_long
 

@@ -8,8 +8,8 @@ import pytest
 
 from dashboards.live.finding import Finding, Growth
 from dashboards.live.findings import Findings, headline
-from dashboards.live.fleet import FleetView, GatewayFacts, PoolView, State, Totals, WorkerView
 from dashboards.live.hour import Hour, Minute
+from dashboards.live.views import FleetView, GatewayFacts, PoolView, State, Totals, WorkerView
 from dashboards.live.window import Figure, Spread, Sums
 from telemetry.dcgm import Gpus
 from telemetry.prefix_drift import Drift, DriftKind

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dashboards.live.fleet import Around, FleetView, Since, build
+from dashboards.live.fleet import Around, Since, build
+from dashboards.live.views import FleetView
 from dashboards.live.window import Window
 from routing.health import Condition
 from routing.topology import Topology
