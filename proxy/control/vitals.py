@@ -23,7 +23,7 @@ from telemetry.layout import Layout, most_series, slot
 _log = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 1.0
-PROCESSES_SECONDS = 5.0
+PROCESSES_SECONDS = 2.0
 """How old figures of processes get; a restart is seen at the next look."""
 
 _LEFT_OUT = {reason: slot("ridgeline_worker_left_out", reason=reason) for reason in LABELS["ridgeline_worker_left_out.reason"]}

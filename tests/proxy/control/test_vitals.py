@@ -120,16 +120,16 @@ async def test_a_process_that_is_short_of_descriptors_is_told_once(scene: Scene,
 
 
 async def test_what_processes_use_is_read_less_often_than_the_rest(scene: Scene) -> None:
-    """Every few seconds, and at once when the supervisor has started another one."""
+    """Every other second, and at once when the supervisor has started another one."""
     child = await asyncio.create_subprocess_exec("cat", stdin=subprocess.PIPE)
     listed = scene.run_dir / PROCESSES
     listed.write_text("serving 0 0\n")
     shown = []
-    for now, text in ((100.0, None), (101.0, f"serving {child.pid} 1\n"), (102.0, None), (104.0, None), (107.0, None)):
+    for now, text in ((100.0, None), (101.0, f"serving {child.pid} 1\n"), (101.5, None), (102.5, None), (103.5, None)):
         if text is not None:
             listed.write_text(text)
             os.utime(listed, ns=(0, 1))  # a change that any clock of files would tell
-        if now == 102.0:
+        if now == 101.5:
             resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (500, 1000))
         scene.vitals.look(now)
         shown.append(scene.figure("process_most_descriptors", role="serving"))
