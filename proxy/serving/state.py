@@ -251,6 +251,8 @@ class ServingState:
         look_for_silence(self.exchanges, self.loads.health, self.topology.health.silence_seconds, now)
         self.loads.look_at_health(now)
         self.loads.look_at_crowding(now)
+        # Another process with other flags may be behind the address now.
+        self.reports_cached -= {worker.url for worker in self.loads.restarted()}
 
     def _expire(self, running: list[Exchange | ClientConnection], start: int) -> None:
         """Look at the limits of some, and in a moment at those of the next: all at once, thousands would hold the loop."""

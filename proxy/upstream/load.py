@@ -29,6 +29,7 @@ from telemetry.record import HedgeResult
 _IN_FLIGHT = offset("ridgeline_in_flight_requests")
 _IN_FLIGHT_TOKENS = offset("ridgeline_in_flight_tokens")
 _FURTHER = offset("ridgeline_in_flight_further_sequences")
+_RESTARTS = offset("ridgeline_worker_restarts_total")
 _CROWDING = offset("ridgeline_worker_crowding_tokens")
 _CROWDING_AT = slot("ridgeline_crowding_at_seconds")
 _CROWDING_SECONDS = 5.0  # control looks every second; what it said before it went away is soon wrong
@@ -102,6 +103,7 @@ class WorkerLoads:
         "_pool_bases",
         "_processes",
         "_requests",
+        "_restarts",
         "_rings",
         "_run_dir",
         "_tokens",
@@ -141,6 +143,7 @@ class WorkerLoads:
         self._blocks: dict[tuple[str, str, str], Block] = {}  # by model, pool and worker, as cells are
         self._topology = topology
         self._rings: dict[int, Ring] = {}  # by pool index
+        self._restarts: tuple[list[float], Topology | None] = [], None  # of the workers, and those of which topology
         self.adopt(values, layout, topology, rings_of(topology.pools))
 
     def rings_for(self, topology: Topology) -> Iterator[dict[int, Ring] | None]:
@@ -297,6 +300,18 @@ class WorkerLoads:
             return
         above = self._by_worker(control.values, _CROWDING)
         self.crowded = {index: tokens for index, tokens in enumerate(above) if tokens > 0.0}
+
+    def restarted(self) -> list[Worker]:
+        """The workers that control has seen restart since this was last asked; none at first, and none across a reload."""
+        if self._control is None:
+            return []
+        before, topology = self._restarts
+        counts = list(self._by_worker(self._control.values, _RESTARTS))
+        self._restarts = counts, self._topology
+        if topology is not self._topology or before == counts:
+            return []
+        pairs = zip(self._topology.workers, before, counts, strict=True)
+        return [worker for worker, earlier, count in pairs if count > earlier]
 
     def count_refused_retry(self, pool: Pool) -> None:
         """A request of this pool is not tried again: too many are."""

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from proxy.published import publish
+from proxy.rundir import CONTROL_CELLS
 from proxy.serving.exchange import Exchange
 from proxy.serving.hedged import HedgedExchange
 from proxy.serving.state import EXPIRED_AT_ONCE, TICK_SECONDS, Lag, ServingState
 from proxy.upstream.usage_refusals import NEEDED
 from routing.ring import rings_of
 from routing.topology import Key, Topology, assemble
+from telemetry.catalog import Writer
+from telemetry.cells import create_cells
 from telemetry.layout import Layout, offset, slot
 from tests.proxy.fleets import a_decision, a_topology
 
@@ -129,6 +132,20 @@ async def test_what_was_learned_of_a_worker_leaves_with_it(state):
     assert state.reports_cached == {stays}
     assert [state.usage_refusals.has(url, 1.0) for url in (gone, stays)] == [False, True]
     assert state.usage_refusals.suspects == {}
+
+
+async def test_a_restarted_worker_has_said_nothing_of_its_cache_yet(state, tmp_path):
+    """It may have come back without the flag: what it does not tell would count as nothing cached."""
+    layout = Layout.of(TWO)
+    restarted, other = TWO.workers
+    control = create_cells(tmp_path / CONTROL_CELLS, layout, Writer.CONTROL).values
+    state.tick()
+    state.reports_cached.update((restarted.url, other.url))
+
+    control[layout.worker_base(restarted.index) + slot("ridgeline_worker_restarts_total")] += 1.0
+    state.tick()
+
+    assert state.reports_cached == {other.url}
 
 
 async def test_new_limits_hold_for_kept_connections(state):

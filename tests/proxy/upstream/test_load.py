@@ -349,3 +349,22 @@ def test_who_is_crowded_is_what_control_has_said_lately(process, tmp_path):
     assert crowded(101.0) == {1: 700.0}
     one.adopt(a_topology({"default": ["w-1", "w-2"]}))
     assert one.loads.snapshot().crowded == {}
+
+
+def test_a_restart_that_control_has_seen_is_told_once(process, tmp_path):
+    """Not what had happened before the first look, and nothing across a reload, which numbers the workers anew."""
+    one = process()
+    assert one.loads.restarted() == []
+    layout = Layout.of(TWO)
+    values = create_cells(tmp_path / CONTROL_CELLS, layout, Writer.CONTROL).values
+    cell = layout.worker_base(1) + slot("ridgeline_worker_restarts_total")
+    values[cell] = 3.0
+    one.loads.look_around()
+    assert one.loads.restarted() == []
+
+    values[cell] = 4.0
+    assert [worker.name for worker in one.loads.restarted()] == ["w-1"]
+    assert one.loads.restarted() == []
+    one.adopt(a_topology({"default": ["w-1", "w-2"]}))
+    one.loads.look_around()
+    assert one.loads.restarted() == []
