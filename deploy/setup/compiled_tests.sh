@@ -24,4 +24,4 @@ how=$(.venv/bin/python -c 'from proxy.built import serving_path; print(serving_p
     tests/routing tests/telemetry "$@"
 .venv/bin/python -m pytest -q --part=integration -n 2 --dist loadfile --reruns 1 \
     tests/integration/test_connections.py tests/integration/test_client_framing.py tests/integration/test_what_passes.py \
-    tests/integration/test_outcomes.py tests/integration/test_captures.py "$@"
+    tests/integration/test_outcomes.py tests/integration/test_stopping.py tests/integration/test_captures.py "$@"

@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import hashlib
 import json
-import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -28,10 +27,8 @@ from tests.integration.answers import (
     stream_of,
     usage_of,
 )
-from tests.integration.gateway import running_gateway
-from tests.integration.raw_client import End, RawClient, request_bytes
+from tests.integration.raw_client import End, request_bytes
 from tests.integration.scene import CHAT, Scene, chat_body, events_of, running_scene, unreachable
-from tests.integration.scripted_worker import ScriptedWorker
 from tests.integration.steps import Close, Hang, Reset, Send, Step, Wait
 
 # They hold the gateway against a clock on a machine that others may use: a second look before a failure counts.
@@ -603,64 +600,6 @@ async def test_every_request_is_counted_once(scene: Scene) -> None:
         reason: metrics.total("ridgeline_rejections_total", reason=reason)
         for reason in {sample.labels["reason"] for sample in metrics["ridgeline_rejections_total"]}
     }
-
-
-async def stopping(drain_seconds: float, script: list[Step]) -> tuple[Any, dict[str, Any], float]:
-    """Stop a gateway in the middle of a stream: the answer, the record, and how long the gateway took to end."""
-    loop = asyncio.get_running_loop()
-    async with ScriptedWorker(script) as worker:
-        config = {"limits": {"drain_seconds": drain_seconds}}
-        async with (
-            running_gateway(config, workers=[worker.url]) as gateway,
-            await RawClient.connect(gateway.base_url) as client,
-        ):
-            await client.send(request_bytes("POST", CHAT, chat_body()))
-            start = await client.read_until(b'"a"')
-            began = loop.time()
-            gateway.supervisor.send_signal(signal.SIGTERM)
-            answer = await client.read_answer(start=start)
-            await asyncio.wait_for(gateway.supervisor.wait(), 10)
-            took = loop.time() - began
-            [record] = await gateway.records(1)
-    return answer, record, took
-
-
-async def test_a_stream_that_outlasts_the_drain_time_is_ended() -> None:
-    """After SIGTERM and the drain time a stream ends with an error event and without an end, as a shutdown."""
-    answer, record, took = await stopping(1, [*STARTED, Hang()])
-
-    assert (record["outcome"], answer.end) == ("shutdown", End.CUT)
-    assert events_of(answer.body)[-1]["error"]["code"] == "shutting_down"
-    assert 1 <= took < 4
-
-
-async def test_a_request_that_waits_is_told_when_the_gateway_stops() -> None:
-    """A request without an answer at the end of the drain time gets 503, and one on a kept idle connection finds it closed."""
-    async with ScriptedWorker([Hang()]) as worker:
-        config = {"limits": {"drain_seconds": 0.5}}
-        async with running_gateway(config, workers=[worker.url]) as gateway, await RawClient.connect(gateway.base_url) as idle:
-            async with await RawClient.connect(gateway.base_url) as client:
-                await client.send(request_bytes("POST", CHAT, chat_body()))
-                await worker.received()
-                assert (await idle.request("GET", "/readyz")).status == 200
-                gateway.supervisor.send_signal(signal.SIGTERM)
-                answer = await client.read_answer()
-            assert await idle.read_some() == b""
-            [record] = await gateway.records(1)
-
-    assert (answer.status, answer.json()["error"]["code"], answer.end) == (503, "shutting_down", End.COMPLETE)
-    assert (record["outcome"], record["status"]) == ("shutdown", 503)
-
-
-async def test_a_stream_finishes_within_the_drain_time() -> None:
-    """After SIGTERM a running stream still gets its whole answer, and the gateway ends as soon as it has."""
-    answer, record, took = await stopping(
-        20, [*STARTED, Wait(1.0), Send(SECOND), Send(FINISH), Send(chunk(DONE)), Send(last_chunk())]
-    )
-
-    assert (record["outcome"], answer.end) == ("ok", End.COMPLETE)
-    assert answer.body.endswith(DONE)
-    assert took < 10
 
 
 async def test_a_stream_is_complete_when_its_end_marker_has_come(scene: Scene) -> None:
