@@ -33,7 +33,7 @@ compare-vllm: runtime ## A real vLLM on the CPU beside a simulated worker fitted
 test: check ## Run everything that decides whether a change may land (ARGS='-k …' reaches pytest)
 	@deploy/setup/test_tools.sh
 	@deploy/setup/tests.sh $(ARGS)
-	@[ -n "$(ARGS)" ] || $(MAKE) --no-print-directory test-compiled
+	$(if $(strip $(ARGS)),,@! deploy/setup/can_compile.sh >/dev/null || $(MAKE) --no-print-directory test-compiled)
 
 test-vllm: dev ## Only the tests against a real vLLM, which `make test` runs too (leave out: ARGS="-m 'not vllm'")
 	@$(PYTHON) -m pytest tests/vllm $(ARGS)

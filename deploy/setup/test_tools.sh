@@ -44,6 +44,7 @@ missing() {
             echo "$program:$package:$part"
         fi
     done
+    deploy/setup/can_compile.sh || :
 }
 
 if [ -z "$(missing)" ]; then

@@ -85,6 +85,8 @@ def interpreter() -> str:
 @pytest.fixture(scope="module")
 def installed(folder: Path) -> Path:
     """The environment as the first stage of the image makes it: each RUN and COPY, at another place."""
+    if subprocess.run([ROOT / "deploy/setup/can_compile.sh"], check=False, capture_output=True).returncode:
+        pytest.skip("the serving path cannot be compiled here (deploy/setup/can_compile.sh)")  # a failure under REQUIRE_REAL=1
     python = folder / "python"
     subprocess.run([interpreter(), "-m", "venv", "--without-pip", python], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(python / "bin/python"), "install", "--quiet", "pip"]
